@@ -165,6 +165,10 @@ pub enum Error {
     /// completely or not at all.
     #[error("the runtime was shut down before the call returned")]
     RuntimeEnded,
+    /// The blocking pool of the runtime of an asynchronous call has no thread, and the operating system creates none. A
+    /// write may have been done, completely or not at all.
+    #[error("the runtime cannot start a thread for the call")]
+    NoThread,
     /// A call that may wait for background work was made on a thread that the background work may need. Nothing was
     /// done.
     ///

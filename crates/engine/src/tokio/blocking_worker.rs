@@ -1,12 +1,11 @@
 //! Blocking tasks that lead commit groups and fold operands for async tasks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use ::tokio::runtime::Handle as Runtime;
 use lsmx_base::sync::{Arc, Weak};
 
 use crate::db::handle::DbHandle;
 use crate::lookup::point::ReadScope;
+use crate::tokio::runtime::spawn_on_pool;
 use crate::write::commit::Committer;
 use crate::write::ticket::TaskWorkerStarter;
 
@@ -38,12 +37,8 @@ impl BlockingPoolWorkers {
 
     fn spawn(&self, kind: WorkerKind) {
         let worker = BlockingWorker { kind, pool: self.clone(), is_done: false };
-        // `spawn_blocking` panics if the operating system cannot create a thread.
-        let spawn = AssertUnwindSafe(|| drop(self.runtime.spawn_blocking(move || worker.run())));
-        if catch_unwind(spawn).is_err() {
-            // If the runtime still runs the task later, the task finds no work.
-            kind.finish(&self.committer);
-        }
+        // If no thread can be started, the destructor of the worker completes the work.
+        drop(spawn_on_pool(&self.runtime, move || worker.run()));
     }
 }
 
@@ -74,8 +69,7 @@ impl WorkerKind {
     }
 }
 
-/// A blocking task. If the runtime is shut down before the task has run, or if the task panics, the destructor
-/// completes the work.
+/// A blocking task. If the runtime does not run the task, or if the task panics, the destructor completes the work.
 struct BlockingWorker {
     kind: WorkerKind,
     pool: BlockingPoolWorkers,

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use ::tokio::runtime::Handle;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::options::db::Options;
 use crate::tokio::db::Db;
 use crate::tokio::inner::check_background;
-use crate::tokio::runtime::run_on_pool;
+use crate::tokio::runtime::{drop_on_pool, run_on_pool};
 
 /// Asynchronous handle of a follower, see [`crate::Follower`]. All clones refer to the same follower.
 ///
@@ -52,12 +51,8 @@ impl AsyncFollowerInner {
 
 impl Drop for AsyncFollowerInner {
     fn drop(&mut self) {
-        let follower = self.follower.take();
-        // Dropping the follower waits for a running catch-up. If the runtime accepts no more calls, it is dropped on
-        // this thread.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn_blocking(move || drop(follower));
-        }
+        // Dropping the follower waits for a running catch-up.
+        drop_on_pool(self.follower.take());
     }
 }
 

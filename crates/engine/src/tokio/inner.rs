@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ::tokio::runtime::Handle;
-use ::tokio::task::{consume_budget, spawn_blocking};
+use ::tokio::task::consume_budget;
 use ::tokio::time::sleep;
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
@@ -25,7 +25,7 @@ use crate::metrics::TimedOperation;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::memtable_budget::MemtableReservation;
 use crate::tokio::blocking_worker::BlockingPoolWorkers;
-use crate::tokio::runtime::{DeadlineTimer, run_on_pool, wait_until};
+use crate::tokio::runtime::{DeadlineTimer, drop_on_pool, run_on_pool, spawn_on_pool, wait_until};
 use crate::tree::Tree;
 use crate::write::batch::{KeyGuard, WriteBatch};
 use crate::write::commit::PendingCommit;
@@ -177,9 +177,10 @@ impl AsyncDbInner {
         }
         if !self.is_flushing.swap(true, Ordering::AcqRel) {
             let guard = FlushInProgressGuard(Arc::clone(self));
-            spawn_blocking(move || {
-                guard.0.db_inner().flush_trigger.flush_if_due(deadline_us);
-            });
+            let flush = move || guard.0.db_inner().flush_trigger.flush_if_due(deadline_us);
+            if let Err(Some(flush)) = spawn_on_pool(&Handle::current(), flush) {
+                flush();
+            }
         }
         let state = &db.state;
         // Also checks the trigger, because another task may have set `is_flushing` again before this task is woken.
@@ -262,11 +263,8 @@ impl AsyncDbInner {
 
 impl Drop for AsyncDbInner {
     fn drop(&mut self) {
-        let db = self.db.take();
-        // Closing the database performs I/O. If the runtime accepts no more calls, `db` is dropped on this thread.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn_blocking(move || drop(db));
-        }
+        // Closing the database performs I/O.
+        drop_on_pool(self.db.take());
     }
 }
 

@@ -63,7 +63,8 @@
 //! it permanently.
 //!
 //! When the runtime is shut down, commits in the queue complete. Calls that wait for a thread of the blocking pool
-//! return [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
+//! return [`Error::RuntimeEnded`](crate::Error::RuntimeEnded). If the pool has no thread and the operating system creates
+//! none, calls that need the pool return [`Error::NoThread`](crate::Error::NoThread). Queued commits complete on the task.
 //!
 //! With [`Background::Inline`](crate::env::Background::Inline), a write runs on the blocking pool, together with the
 //! jobs that it triggers. [`Background::Stepped`](crate::env::Background::Stepped) is not supported.

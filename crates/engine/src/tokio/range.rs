@@ -11,8 +11,8 @@ use std::task::{Context, Poll, ready};
 use std::{fmt, mem};
 
 use ::tokio::runtime::Handle;
+use ::tokio::task::JoinHandle;
 use ::tokio::task::coop::poll_proceed;
-use ::tokio::task::{JoinHandle, spawn_blocking};
 use futures_core::Stream;
 use lsmx_base::coding::len_u64;
 use lsmx_base::slice::Slice;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::iter::range::Range as BlockingRange;
 use crate::options::read::ReadOptions;
 use crate::tokio::reads::MEMORY_ONLY;
-use crate::tokio::runtime::join_error;
+use crate::tokio::runtime::{drop_on_pool, join_error, spawn_on_pool};
 
 /// Key and value of an entry.
 type Entry = (Slice, Slice);
@@ -56,7 +56,7 @@ enum RangeState {
     /// No batch is being read.
     Idle(Box<BlockingRange>),
     /// A batch is being read on the blocking pool.
-    Reading(JoinHandle<RangeBatch>),
+    Reading(JoinHandle<Option<RangeBatch>>),
     /// The range was lost, because the blocking task or a poll has panicked, or the blocking task was cancelled.
     Lost,
 }
@@ -166,14 +166,18 @@ impl Range {
                     let entries = limit.unwrap_or(self.next_batch_entries).min(BATCH_ENTRIES_MAX);
                     self.next_batch_entries = (entries * 2).min(BATCH_ENTRIES_MAX);
                     let read = move || read_batch(range, backward, entries);
-                    self.state = RangeState::Reading(spawn_blocking(read));
+                    match spawn_on_pool(&Handle::current(), read) {
+                        Ok(reading) => self.state = RangeState::Reading(reading),
+                        Err(_) => self.error = Some(Error::NoThread),
+                    }
                 }
                 RangeState::Reading(mut reading) => match Pin::new(&mut reading).poll(task) {
                     Poll::Pending => {
                         self.state = RangeState::Reading(reading);
                         return Poll::Pending;
                     }
-                    Poll::Ready(Ok(batch)) => {
+                    Poll::Ready(Ok(None)) => self.error = Some(Error::NoThread),
+                    Poll::Ready(Ok(Some(batch))) => {
                         self.read_ahead[usize::from(batch.backward)].extend(batch.entries);
                         self.state = RangeState::Idle(batch.range);
                         match batch.end {
@@ -224,9 +228,8 @@ impl Drop for Range {
         if let RangeState::InMemory(range) | RangeState::Idle(range) =
             mem::replace(&mut self.state, RangeState::Lost)
             && range.frees_view_on_drop()
-            && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn_blocking(move || drop(range));
+            drop_on_pool(range);
         }
     }
 }

@@ -1,30 +1,62 @@
 //! Runs calls on the blocking pool of the runtime, and lets async tasks wait for conditions and deadlines.
 
 use std::future::poll_fn;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::tokio::task::{JoinError, spawn_blocking};
+use ::tokio::runtime::Handle;
+use ::tokio::task::{JoinError, JoinHandle};
 use ::tokio::time::{Sleep, sleep};
-use lsmx_base::sync::Signal;
+use lsmx_base::sync::{Arc, Mutex, Signal};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
+
+/// Starts a call on the blocking pool of `runtime`. The output is `None` only if the call was not started.
+///
+/// If the pool has no thread and the operating system creates none, the call is returned. `None` is returned if a thread
+/// of the pool has started the call nevertheless.
+pub(crate) fn spawn_on_pool<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    runtime: &Handle,
+    call: F,
+) -> Result<JoinHandle<Option<T>>, Option<F>> {
+    let call = Arc::new(Mutex::new(Some(call)));
+    let shared = Arc::clone(&call);
+    let run = move || {
+        let call = shared.lock().take();
+        call.map(|call| call())
+    };
+    // `spawn_blocking` panics if the operating system creates no thread. The runtime may still run the task later.
+    let spawned = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(run)));
+    spawned.map_err(|_| call.lock().take())
+}
+
+/// Drops a value on the blocking pool of the current runtime. If this is not possible, drops it on this thread.
+pub(crate) fn drop_on_pool(value: impl Send + 'static) {
+    match Handle::try_current() {
+        Ok(runtime) => drop(spawn_on_pool(&runtime, move || drop(value))),
+        Err(_) => drop(value),
+    }
+}
 
 /// Calls `call` on the blocking pool. The call completes even if the future is dropped.
 ///
 /// # Errors
 /// - The error of `call`.
 /// - [`Error::RuntimeEnded`] if the runtime is shut down before the call starts.
+/// - [`Error::NoThread`] if the operating system creates no thread for the pool.
 ///
 /// # Panics
 /// Panics if `call` panics, or if the function is called outside of a runtime.
 pub(crate) async fn run_on_pool<T: Send + 'static>(
     call: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    spawn_blocking(call).await.unwrap_or_else(|error| Err(join_error(error)))
+    match spawn_on_pool(&Handle::current(), call) {
+        Ok(task) => task.await.map_err(join_error)?.unwrap_or(Err(Error::NoThread)),
+        Err(_) => Err(Error::NoThread),
+    }
 }
 
 /// Returns the error for a task that was cancelled. If the task panicked, resumes the panic.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
-use lsmx::tokio::Db;
+use lsmx::tokio::{Db, Follower};
 use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteBatch};
 use lsmx_testkit::{TestRng, seed};
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use super::support::{
     Stalls, Taken, current_thread, gated, multi_thread, poll_once, reopen, run, runtimes, until,
+    without_pool_threads,
 };
 use super::{open, open_blocking};
 
@@ -210,6 +211,37 @@ fn panic_on_pool_thread_reaches_awaiting_task() {
         db.default_keyspace().fetch_update("key", |_| b"1".to_vec()).await.unwrap();
         db.close(None).await.unwrap();
     });
+}
+
+/// The operating system creates no thread for the blocking pool. Calls that need the pool fail, writes complete, and the
+/// destructors of handles do not panic.
+#[test]
+fn handles_without_pool_threads_return_errors_and_close_on_the_task() {
+    let disk = MemVfs::new();
+    let uncached =
+        || options().memtable_bytes_max(8 << 10).block_cache_bytes(0).vfs(Arc::new(disk.clone()));
+    let blocking = lsmx::Db::open("db", uncached()).unwrap();
+    blocking.put("key", "1").unwrap();
+    blocking.flush().unwrap();
+    let follower = lsmx::Db::open_follower("db", uncached()).unwrap();
+    let (db, follower) = (Db::try_from(blocking).unwrap(), Follower::try_from(follower).unwrap());
+    run(&without_pool_threads(), async {
+        let read = db.get("key").await;
+        assert!(matches!(read, Err(Error::NoThread)), "{read:?}");
+        let next = db.default_keyspace().iter().next().await;
+        assert!(matches!(next, Some(Err(Error::NoThread))), "{next:?}");
+        let caught_up = follower.catch_up().await;
+        assert!(matches!(caught_up, Err(Error::NoThread)), "{caught_up:?}");
+        // The memtables exceed their limit, so some of these writes need a flush.
+        for write in 0..30_u8 {
+            db.put([write], [7; 900]).await.unwrap();
+        }
+        drop(follower);
+        drop(db);
+    });
+    let db = lsmx::Db::open("db", uncached()).unwrap();
+    assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(db.get([29]).unwrap().as_deref(), Some(&[7; 900][..]));
 }
 
 #[test]

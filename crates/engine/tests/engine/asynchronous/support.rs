@@ -27,6 +27,11 @@ pub(crate) fn current_thread(blocking_threads: usize) -> Runtime {
     builder.enable_time().max_blocking_threads(blocking_threads).build().unwrap()
 }
 
+/// Returns a runtime for whose blocking pool the operating system creates no thread, because the stack is too large.
+pub(crate) fn without_pool_threads() -> Runtime {
+    Builder::new_current_thread().enable_time().thread_stack_size(1 << 60).build().unwrap()
+}
+
 pub(crate) fn multi_thread(blocking_threads: usize) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(2).enable_time().max_blocking_threads(blocking_threads).build().unwrap()
