@@ -247,6 +247,7 @@ impl TableMetadataSlots {
             self.cache.finish_metadata_fill(kind, (!was_queued).then_some(slot));
         } else {
             self.cache.subtract_metadata_bytes(kind, bytes);
+            self.cache.assign_data_capacity();
         }
     }
 
@@ -257,6 +258,7 @@ impl TableMetadataSlots {
             && let Some(bytes) = self.filter.clear()
         {
             self.cache.subtract_metadata_bytes(MetadataKind::Filter, bytes);
+            self.cache.assign_data_capacity();
         }
     }
 
@@ -290,7 +292,7 @@ impl TableMetadataSlots {
         }
     }
 
-    /// Empties a slot and subtracts its bytes.
+    /// Empties a slot and subtracts its bytes. The caller must then call [`BlockCache::assign_data_capacity`].
     pub(crate) fn evict(&self, kind: MetadataKind, ordinal: usize) {
         let bytes = match kind {
             MetadataKind::Index => self.existing_index_slot(ordinal).and_then(MetadataSlot::clear),
@@ -313,6 +315,7 @@ impl Drop for TableMetadataSlots {
         for ordinal in 0..self.index.get().map_or(0, |slots| slots.len()) {
             self.evict(MetadataKind::Index, ordinal);
         }
+        self.cache.assign_data_capacity();
     }
 }
 

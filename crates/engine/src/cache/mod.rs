@@ -226,9 +226,12 @@ impl BlockCache {
         Ok(())
     }
 
-    /// Releases the memory of a transaction. It becomes available to blocks when the next slot is filled.
+    /// Releases the memory of a transaction.
     pub(crate) fn release_transaction_bytes(&self, bytes: u64) {
         self.transaction_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if self.includes_open_tables {
+            self.assign_data_capacity();
+        }
     }
 
     /// Returns the memory of the read-ahead buffers of cursors in bytes.
@@ -260,7 +263,7 @@ impl BlockCache {
         }
     }
 
-    /// Subtracts the memory of a closed table. It becomes available to blocks when the next slot is filled.
+    /// Subtracts the memory of a closed table. The caller must then call [`BlockCache::assign_data_capacity`].
     fn remove_open_table(&self, bytes: u64) {
         self.open_table_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -281,7 +284,7 @@ impl BlockCache {
         self.metadata_bytes[kind as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts bytes of metadata. They become available to data blocks when the next slot is filled.
+    /// Subtracts bytes of metadata. The caller must then call [`BlockCache::assign_data_capacity`].
     fn subtract_metadata_bytes(&self, kind: MetadataKind, bytes: u64) {
         self.metadata_bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -310,11 +313,27 @@ impl BlockCache {
                 self.evict_kind(kind);
             }
         }
-        let left = self.block_budget_bytes().saturating_sub(self.metadata_bytes());
+        self.assign_data_capacity();
+    }
+
+    /// Returns the part of the budget without metadata, in steps.
+    fn budgeted_data_capacity(&self) -> u64 {
+        let left = self.available_metadata_bytes();
         let step = (self.budget_bytes / CAPACITY_STEPS).max(1);
-        let capacity = left - left % step;
-        if self.data_capacity.swap(capacity, Ordering::SeqCst) != capacity {
-            self.apply_data_capacity();
+        left - left % step
+    }
+
+    /// Assigns the part of the budget without metadata to the data cache.
+    fn assign_data_capacity(&self) {
+        loop {
+            let capacity = self.budgeted_data_capacity();
+            if self.data_capacity.swap(capacity, Ordering::SeqCst) != capacity {
+                self.apply_data_capacity();
+            }
+            // The swap may have replaced a newer capacity of another thread.
+            if self.budgeted_data_capacity() == capacity {
+                break;
+            }
         }
     }
 

@@ -76,6 +76,26 @@ fn metadata_displaces_data_blocks() {
     }
 }
 
+/// Released memory becomes available even if no metadata is read afterwards, because all of it is in memory.
+#[test]
+fn released_memory_is_assigned_to_data_blocks() {
+    let budget = 1 << 20;
+    for kind in BlockCacheKind::ALL {
+        let cache = BlockCache::with_open_tables_in_budget(kind, budget);
+        let capacity = || cache.data_capacity.load(Ordering::Relaxed);
+        let tables: Vec<_> = (0..10).map(|_| full_table(&cache, 50)).collect();
+        let with_filters = capacity();
+        tables.iter().for_each(|table| table.release_filter());
+        assert!(with_filters < capacity() && capacity() < budget);
+        drop(tables);
+        assert_eq!(capacity(), budget);
+        cache.reserve_transaction_bytes(budget / 2, budget).unwrap();
+        assert_eq!(capacity(), budget / 2);
+        cache.release_transaction_bytes(budget / 2);
+        assert_eq!(capacity(), budget);
+    }
+}
+
 #[test]
 fn eviction_order_is_index_filter_top_index_range_tombstones() {
     let one = BlockCache::new(u64::MAX >> 8);
