@@ -17,6 +17,10 @@ use quick::QuickDataCache;
 #[serde(rename_all = "lowercase")]
 pub enum BlockCacheKind {
     /// `quick_cache`: the CLOCK algorithm with a small queue for new blocks. A hit takes no exclusive lock.
+    ///
+    /// If the memory that remains for data blocks shrinks, the capacity decreases by up to 1/32 more than necessary. If
+    /// this memory grows by about 1/16, the calling thread rebuilds the cache. This takes time in proportion to the
+    /// number of entries. During a rebuild, the entries are in memory twice, but the blocks are not.
     #[default]
     Quick,
     /// `moka`: admits a new block only if it was used more often than the block that it would replace.
@@ -73,7 +77,8 @@ pub(crate) trait DataBlockCache: fmt::Debug + Send + Sync {
     fn peek(&self, id: BlockId) -> Option<BlockBytes>;
     /// Inserts a block. Evicts other blocks if necessary.
     fn insert(&self, id: BlockId, block: BlockBytes);
-    /// Sets the capacity in bytes. Evicts blocks if they exceed the capacity.
+    /// Sets the maximum capacity in bytes. The capacity may be smaller. Evicts blocks if they exceed the capacity. Must
+    /// not be called concurrently.
     fn set_capacity(&self, bytes: u64);
     /// Returns the memory of cached blocks in bytes, including overhead.
     fn bytes(&self) -> u64;

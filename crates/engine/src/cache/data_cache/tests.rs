@@ -131,6 +131,56 @@ fn data_caches_have_similar_hit_rates() {
     }
 }
 
+/// Returns the hit rate after the working set has changed. Before that, `change_capacity` may change the capacity.
+fn hit_rate_of_second_working_set(
+    kind: BlockCacheKind,
+    change_capacity: fn(&dyn DataBlockCache, u64),
+) -> f64 {
+    const BLOCKS: u64 = 1_000;
+    let capacity = BLOCKS * (len_u64(BLOCK_BYTES) + 512) + (192 << 10);
+    let store = new_data_cache(kind, capacity);
+    change_capacity(&*store, capacity);
+    let mut numbers = NumberStream(3);
+    let mut hits = 0;
+    for round in 0..80_000 {
+        let first = if round < 20_000 { 0 } else { 100_000 };
+        let number = first + numbers.below(BLOCKS * 3 / 2);
+        match store.get(id(number)) {
+            Some(_) => hits += u32::from(round >= 50_000),
+            None => store.insert(id(number), block(number, None)),
+        }
+    }
+    f64::from(hits) / 30_000.0
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "counts what many lookups hit")]
+fn changes_of_the_capacity_keep_the_hit_rate_of_later_working_sets() {
+    let small: fn(&dyn DataBlockCache, u64) = |store, capacity| {
+        for _ in 0..300 {
+            store.set_capacity(capacity - capacity / 256);
+            store.set_capacity(capacity);
+        }
+    };
+    let large: fn(&dyn DataBlockCache, u64) = |store, capacity| {
+        for _ in 0..300 {
+            store.set_capacity(capacity - capacity / 5);
+            store.set_capacity(capacity);
+        }
+    };
+    let to_zero: fn(&dyn DataBlockCache, u64) = |store, capacity| {
+        store.set_capacity(0);
+        store.set_capacity(capacity);
+    };
+    for kind in BlockCacheKind::ALL {
+        let unchanged = hit_rate_of_second_working_set(kind, |_, _| {});
+        for (name, change) in [("small", small), ("large", large), ("to zero", to_zero)] {
+            let changed = hit_rate_of_second_working_set(kind, change);
+            assert!((unchanged - changed).abs() < 0.06, "{kind}, {name}: {unchanged}, {changed}");
+        }
+    }
+}
+
 #[test]
 fn evicted_blocks_leave_memory() {
     const BLOCKS: u64 = if cfg!(miri) { 40 } else { 20_000 };
