@@ -143,6 +143,11 @@ impl Db {
         &self.handle
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_handle(self) -> Arc<DbHandle> {
+        self.handle
+    }
+
     pub(crate) fn inner(&self) -> &Arc<DbInner> {
         &self.handle.0
     }

@@ -34,8 +34,8 @@ use crate::write::ticket::TaskWorkerStarter;
 
 /// State that all asynchronous handles of a database share.
 ///
-/// Each asynchronous handle declares its field of this type after its blocking handle. The destructor of this type
-/// therefore drops the last reference to the database.
+/// Each asynchronous handle declares its field of this type after its blocking handle. Unless the application has further
+/// blocking handles, the destructor of this type therefore drops the last reference to the database.
 #[derive(Debug)]
 pub(crate) struct AsyncDbInner {
     /// Set until this value is dropped.
@@ -263,8 +263,10 @@ impl AsyncDbInner {
 
 impl Drop for AsyncDbInner {
     fn drop(&mut self) {
-        // Closing the database performs I/O.
-        drop_on_pool(self.db.take());
+        // Only the last handle of the database closes it, which performs I/O.
+        if let Some(last) = self.db.take().and_then(|db| Arc::into_inner(db.into_handle())) {
+            drop_on_pool(last);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Followers of tasks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use lsmx::internals::vfs::VfsCall;
 use lsmx::tokio::{Db, Follower};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Options};
+use tokio::runtime::Builder;
 
 use super::support::{current_thread, gated, poll_once, run, runtimes, until};
 
@@ -88,6 +90,31 @@ fn last_follower_handle_is_dropped_on_the_pool() {
             owner.close(None).await.unwrap();
         });
     }
+}
+
+/// Each call of `view` returns a new handle. Dropping a handle that is not the last one of its view needs no thread.
+#[test]
+fn reads_of_short_lived_views_from_memory_start_no_pool_thread() {
+    let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
+    let options = || Options::default().vfs(Arc::clone(&vfs));
+    let owner = lsmx::Db::open("db", options()).unwrap();
+    owner.put("key", "1").unwrap();
+    owner.sync().unwrap();
+    let follower = Follower::try_from(lsmx::Db::open_follower("db", options()).unwrap()).unwrap();
+    let started = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&started);
+    let count = move || drop(counted.fetch_add(1, Ordering::Relaxed));
+    let runtime =
+        Builder::new_current_thread().enable_time().on_thread_start(count).build().unwrap();
+    run(&runtime, async {
+        for _ in 0..10 {
+            assert_eq!(follower.view().get("key").await.unwrap().as_deref(), Some(&b"1"[..]));
+        }
+    });
+    // Waits for the threads of the pool.
+    drop(runtime);
+    assert_eq!(started.load(Ordering::Relaxed), 0);
+    owner.close(None).unwrap();
 }
 
 #[test]
