@@ -9,6 +9,7 @@ use lsmx_base::sync::Arc;
 
 use crate::db::transaction::Transaction as BlockingTransaction;
 use crate::db::transaction::retry::TransactionAttempts;
+use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::options::db::Options;
@@ -17,7 +18,7 @@ use crate::options::write::WriteOptions;
 use crate::tokio::inner::{AsyncDbInner, check_background};
 use crate::tokio::keyspace::Keyspace;
 use crate::tokio::locking_transaction::LockingTransaction;
-use crate::tokio::runtime::run_on_pool;
+use crate::tokio::runtime::{run_on_pool, run_on_pool_until};
 use crate::tokio::snapshot::Snapshot;
 use crate::tokio::transaction::Transaction;
 use crate::write::batch::WriteBatch;
@@ -295,9 +296,19 @@ impl Db {
     /// Flushes the memtables and closes the database. After `deadline`, memtables are no longer flushed. Their commits
     /// remain in the WAL.
     ///
+    /// The wait for a thread of the blocking pool counts towards the deadline. After [`Error::Deadline`], the database is
+    /// closed when a thread is free.
+    ///
     /// # Errors
     /// Same as [`crate::Db::close`].
     pub async fn close(&self, deadline: Option<Duration>) -> Result<()> {
-        self.run_blocking(move |db| db.close(deadline)).await
+        let (inner, db) = (Arc::clone(&self.inner), self.inner.db_inner());
+        let deadline_us = db.committer.deadline_us(deadline);
+        let close = move || {
+            let now_us = inner.db_inner().state.env.now_us();
+            let left = deadline_us.map(|at| Duration::from_micros(at.saturating_sub(now_us)));
+            inner.db().close(left)
+        };
+        run_on_pool_until(&db.state.env, deadline_us, WaitCause::Close, close).await
     }
 }

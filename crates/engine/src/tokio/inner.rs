@@ -25,7 +25,9 @@ use crate::metrics::TimedOperation;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::memtable_budget::MemtableReservation;
 use crate::tokio::blocking_worker::BlockingPoolWorkers;
-use crate::tokio::runtime::{DeadlineTimer, drop_on_pool, run_on_pool, spawn_on_pool, wait_until};
+use crate::tokio::runtime::{
+    DeadlineTimer, drop_on_pool, run_on_pool, run_on_pool_until, spawn_on_pool, wait_until,
+};
 use crate::tree::Tree;
 use crate::write::batch::{KeyGuard, WriteBatch};
 use crate::write::commit::PendingCommit;
@@ -107,7 +109,7 @@ impl AsyncDbInner {
         // The check waits for a thread of the pool, and this thread may be waiting for memtable memory. The check
         // therefore precedes the admission, which reserves this memory.
         if batch.guards.iter().any(KeyGuard::protects_range) {
-            batch = self.check_ranges_on_pool(batch).await?;
+            batch = self.check_ranges_on_pool(batch, deadline_us).await?;
         }
         let reservation = self.admit(&batch, options, deadline_us).await?;
         let sync = options.durability == Durability::Sync;
@@ -129,13 +131,18 @@ impl AsyncDbInner {
     }
 
     /// Checks the guards of ranges. The check visits the entries of the ranges, which may take long.
-    async fn check_ranges_on_pool(self: &Arc<Self>, mut batch: WriteBatch) -> Result<WriteBatch> {
+    async fn check_ranges_on_pool(
+        self: &Arc<Self>,
+        mut batch: WriteBatch,
+        deadline_us: Option<u64>,
+    ) -> Result<WriteBatch> {
         let inner = Arc::clone(self);
-        run_on_pool(move || {
+        let check = move || {
             check_ranges(&inner.db_inner().state, &mut batch.guards)?;
             Ok(batch)
-        })
-        .await
+        };
+        let env = &self.db_inner().state.env;
+        run_on_pool_until(env, deadline_us, WaitCause::CommitAhead, check).await
     }
 
     /// Waits until the batch may be added to the commit queue. Returns its reservation of memtable memory.

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ::tokio::task::{JoinError, JoinHandle};
 use ::tokio::time::{Sleep, sleep};
 use lsmx_base::sync::{Arc, Mutex, Signal};
 
-use crate::env::Env;
+use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
 
 /// Starts a call on the blocking pool of `runtime`. The output is `None` only if the call was not started.
@@ -57,6 +57,29 @@ pub(crate) async fn run_on_pool<T: Send + 'static>(
         Ok(task) => task.await.map_err(join_error)?.unwrap_or(Err(Error::NoThread)),
         Err(_) => Err(Error::NoThread),
     }
+}
+
+/// Calls `call` like [`run_on_pool`], but returns [`Error::Deadline`] with `cause` at the deadline. The call completes even
+/// then.
+///
+/// # Errors
+/// The errors of [`run_on_pool`], and [`Error::Deadline`].
+pub(crate) async fn run_on_pool_until<T: Send + 'static>(
+    env: &Env,
+    deadline_us: Option<u64>,
+    cause: WaitCause,
+    call: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let mut call = pin!(run_on_pool(call));
+    let mut timer = DeadlineTimer::new(env, deadline_us);
+    poll_fn(|task| {
+        let result = call.as_mut().poll(task);
+        if result.is_pending() && timer.poll_deadline_passed(task) {
+            return Poll::Ready(Err(Error::Deadline { cause: cause.as_str() }));
+        }
+        result
+    })
+    .await
 }
 
 /// Returns the error for a task that was cancelled. If the task panicked, resumes the panic.

@@ -152,6 +152,29 @@ fn range_check_that_waits_for_a_pool_thread_holds_no_memtable_memory() {
     });
 }
 
+/// The only pool thread is busy. The commit of a transaction whose ranges must be checked fails at its deadline and has no
+/// effect, and `close` fails at its deadline.
+#[test]
+fn calls_that_wait_for_a_pool_thread_keep_their_deadline() {
+    let runtime = current_thread(1);
+    let db = Db::try_from(open_blocking(Options::default())).unwrap();
+    let taken = Taken::take(&runtime);
+    run(&runtime, async {
+        let (tx, keyspace) = (db.transaction().await.unwrap(), db.default_keyspace());
+        assert!(tx.range(&keyspace, "x".."z").next().await.is_none());
+        tx.put(&keyspace, "late", "1").unwrap();
+        let deadline = Some(Duration::from_millis(2));
+        let late = tx.commit(WriteOptions { deadline, ..WriteOptions::default() }).await;
+        assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
+        assert_eq!(keyspace.get("late").await.unwrap(), None);
+        let closed = db.close(deadline).await;
+        assert!(matches!(closed, Err(Error::Deadline { .. })), "{closed:?}");
+        taken.free();
+        db.close(None).await.unwrap();
+        assert!(matches!(keyspace.get("late").await, Err(Error::Closed)));
+    });
+}
+
 /// Stops the writer threads when this guard is dropped, also after a panic. Otherwise the runtime would wait forever
 /// for the writers.
 struct StopOnDrop(Arc<AtomicBool>);
