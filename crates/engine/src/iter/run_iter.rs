@@ -57,22 +57,28 @@ impl RunCursor {
     }
 
     /// Prefetches the blocks that a seek to (`user_key`, `seq`) and the following moves need. If `backward` is true,
-    /// the following moves go to smaller keys.
-    ///
-    /// # Errors
-    /// Fails if metadata of the table cannot be read.
-    pub(crate) fn announce_seek(
-        &mut self,
-        user_key: &[u8],
-        seq: SeqNo,
-        backward: bool,
-    ) -> Result<()> {
-        let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
+    /// the seek is [`Cursor::seek_before`], and the following moves go to smaller keys.
+    pub(crate) fn announce_seek(&mut self, user_key: &[u8], seq: SeqNo, backward: bool) {
+        let index = match backward {
+            true => self.find_table_before(user_key),
+            false => Some(self.find_table_from(user_key)),
+        };
         let hints = self.hints.clone();
-        match self.open_table(index) {
-            Some(cursor) => cursor.announce_seek(user_key, seq, &hints, backward),
-            None => Ok(()),
+        if let Some(cursor) = index.and_then(|index| self.open_table(index)) {
+            // The seek reads the same metadata, and returns its error.
+            let _ = cursor.announce_seek(user_key, seq, &hints, backward);
         }
+    }
+
+    /// Returns the index of the first table whose largest key is not before `user_key`.
+    fn find_table_from(&self, user_key: &[u8]) -> usize {
+        self.tables.partition_point(|table| table.shape().range.largest < user_key)
+    }
+
+    /// Returns the index of the last table whose smallest key is not after `user_key`.
+    fn find_table_before(&self, user_key: &[u8]) -> Option<usize> {
+        let after = self.tables.partition_point(|table| table.shape().range.smallest <= user_key);
+        after.checked_sub(1)
     }
 
     fn table_cursor(&self) -> &TableCursor {
@@ -254,7 +260,7 @@ impl Cursor for RunCursor {
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
+        let index = self.find_table_from(user_key);
         let Some(cursor) = self.open_table(index) else { return Ok(()) };
         let moved = cursor.seek(user_key, seq);
         self.finish_move_or_open_next(moved)?;
@@ -262,8 +268,7 @@ impl Cursor for RunCursor {
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        let after = self.tables.partition_point(|table| table.shape().range.smallest <= user_key);
-        let Some(index) = after.checked_sub(1) else {
+        let Some(index) = self.find_table_before(user_key) else {
             self.close_table();
             return Ok(());
         };

@@ -90,7 +90,7 @@ impl TableCursor {
     /// first of these blocks is in memory. Reads metadata blocks that are not in memory.
     ///
     /// # Errors
-    /// Fails if a metadata block cannot be read. The seek would return the same error.
+    /// Fails if a metadata block cannot be read. The seek returns the same error.
     pub(crate) fn announce_seek(
         &mut self,
         user_key: &[u8],
@@ -98,7 +98,11 @@ impl TableCursor {
         hints: &ScanHints,
         backward: bool,
     ) -> Result<()> {
-        let Some((handle, _)) = self.find_block(user_key, seq)? else { return Ok(()) };
+        let found = match self.find_block(user_key, seq)? {
+            None if backward => self.last_block()?,
+            found => found,
+        };
+        let Some((handle, _)) = found else { return Ok(()) };
         if self.table.is_data_block_resident(handle) {
             return Ok(());
         }
@@ -214,6 +218,11 @@ impl TableCursor {
             .handle(block)
             .map_err(|what| Error::malformed(what, self.table.path(), handle.offset))?;
         Ok(data.map(|data| (data, BlockPosition { index_block, block })))
+    }
+
+    fn last_block(&mut self) -> Result<Option<(BlockHandle, BlockPosition)>> {
+        let index_blocks = self.top_index()?.map_or(0, |top| top.count());
+        index_blocks.checked_sub(1).map_or(Ok(None), |last| self.block_at(last, None))
     }
 
     #[cold]
@@ -369,8 +378,10 @@ impl Cursor for TableCursor {
 
     fn last(&mut self) -> Result<()> {
         self.invalidate();
-        let end = self.top_index()?.map_or(0, |top| top.count());
-        self.enter_previous_block(BlockPosition { index_block: end, block: 0 })
+        match self.last_block()? {
+            Some(last) => self.enter_block(last, DataBlockCursor::last),
+            None => Ok(()),
+        }
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
