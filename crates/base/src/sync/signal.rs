@@ -1,6 +1,7 @@
 //! Notifications that threads and tasks wait for.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::task::Waker;
 use std::time::Duration;
@@ -98,7 +99,8 @@ impl Signal {
         };
         self.0.changed.notify_all();
         for waker in wakers.into_values() {
-            waker.wake();
+            // If the waker of a runtime panics, the other tasks must still be woken.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 
@@ -227,6 +229,27 @@ mod tests {
         signal.notify();
         signal.wait(generation, None);
         assert_eq!(signal.generation(), generation + 1);
+    }
+
+    #[test]
+    fn waker_that_panics_does_not_prevent_other_wake_ups() {
+        struct CountOrPanic(AtomicUsize, bool);
+        impl std::task::Wake for CountOrPanic {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                assert!(!self.1, "deliberate");
+            }
+        }
+        let signal = Signal::new();
+        let waiters = [signal.task_waiter(), signal.task_waiter()];
+        let wakers =
+            [true, false].map(|panics| Arc::new(CountOrPanic(AtomicUsize::new(0), panics)));
+        for (waiter, waker) in waiters.iter().zip(&wakers) {
+            assert!(waiter.register(signal.generation(), &Waker::from(Arc::clone(waker))));
+        }
+        signal.notify();
+        assert_eq!(wakers.map(|waker| waker.0.load(Ordering::Relaxed)), [1, 1]);
+        assert_no_sleepers(&signal);
     }
 
     #[test]
