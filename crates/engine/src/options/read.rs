@@ -10,8 +10,8 @@ pub enum ReadTier {
     Storage,
     /// Memory only. The read opens and reads no file, and waits for no lock that is held during file I/O.
     ///
-    /// If data is missing in memory, the read fails with [`Error::WouldBlock`](crate::Error::WouldBlock) and is not
-    /// counted in the metrics.
+    /// If data is missing in memory, the read fails with [`Error::WouldBlock`](crate::Error::WouldBlock). A lookup is
+    /// then not counted in the metrics. A move of a range or a cursor counts the cached blocks that it has used.
     Memory,
 }
 

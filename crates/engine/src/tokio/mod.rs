@@ -60,7 +60,11 @@
 //!
 //! The current-thread runtime and the multi-thread runtime are supported. Their timer must be enabled, because
 //! deadlines and throttled writes use it. One thread in the blocking pool is sufficient, except if other calls occupy
-//! it permanently.
+//! it permanently. A blocking call that waits for the lock of a key occupies its thread until the lock is free. If such
+//! calls occupy all threads, the asynchronous commit of the lock's owner waits for them until their timeout.
+//!
+//! Tasks of several runtimes may use one database. Their commits then have one leader, on the pool of one of the
+//! runtimes. If other calls occupy this pool, the commits of all runtimes wait for it.
 //!
 //! When the runtime is shut down, commits in the queue complete. Calls that wait for a thread of the blocking pool
 //! return [`Error::RuntimeEnded`](crate::Error::RuntimeEnded). If the pool has no thread and the operating system creates
