@@ -3,8 +3,6 @@
 use crate::composed::{PolicyPrimitives, check_primitives};
 use crate::error::Error;
 use crate::presets::Preset;
-use crate::spec::toml_reader::{OutOfRange, TomlPolicy, read_inline_toml};
-use crate::spec::toml_writer::to_inline_toml;
 
 /// Maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -21,8 +19,6 @@ pub struct PolicyComposition {
 impl PolicyComposition {
     /// Creates a policy from a name and primitives, and checks both.
     ///
-    /// Numbers must be in the ranges of a spec, because a database stores the policy as a spec.
-    ///
     /// # Errors
     ///
     /// Fails with [`Error::InvalidSpec`] for an invalid name and with [`Error::InvalidCombination`] for invalid
@@ -34,20 +30,7 @@ impl PolicyComposition {
         let name = name.into();
         check_name(&name).map_err(|what| Error::InvalidSpec { line: 1, column: 1, what })?;
         check_primitives(&primitives)?;
-        let composition = PolicyComposition { name, primitives };
-        composition.check_spec()?;
-        Ok(composition)
-    }
-
-    /// Checks that the spec of the composition can be read, and describes the same primitives.
-    fn check_spec(&self) -> Result<(), Error> {
-        let reason = match read_inline_toml(&to_inline_toml(self), OutOfRange::Reject) {
-            Ok(TomlPolicy::Composition(read)) if read == *self => return Ok(()),
-            Ok(_) => "a spec cannot express a number of it".to_owned(),
-            Err(Error::InvalidSpec { what, .. }) => what,
-            Err(error) => error.to_string(),
-        };
-        Err(Error::InvalidCombination { reason })
+        Ok(PolicyComposition { name, primitives })
     }
 }
 
@@ -80,6 +63,7 @@ mod tests {
     use crate::running_jobs::RunningJobs;
     use crate::shape::{LevelShape, TreeShape};
     use crate::spec::PolicySpec;
+    use crate::spec::toml_writer::to_inline_toml;
     use crate::table_meta::TableMeta;
     use crate::trigger::{LevelCapacity, Trigger};
 

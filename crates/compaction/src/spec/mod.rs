@@ -122,6 +122,7 @@ impl PolicySpec {
         primitives: PolicyPrimitives,
     ) -> Result<Self, Error> {
         let composition = PolicyComposition::new(name, primitives)?;
+        check_spec(&composition)?;
         Ok(PolicySpec(SpecKind::Composition(Arc::new(composition))))
     }
 
@@ -298,6 +299,17 @@ impl PolicySpec {
     pub fn build(&self) -> Arc<dyn CompactionPolicy> {
         Arc::new(ComposedPolicy::from_checked_primitives(self.name(), self.primitives()))
     }
+}
+
+/// Checks that the spec of a composition can be read, and describes the same composition. A database stores the spec.
+fn check_spec(composition: &PolicyComposition) -> Result<(), Error> {
+    let reason = match read_inline_toml(&to_inline_toml(composition), OutOfRange::Reject) {
+        Ok(TomlPolicy::Composition(read)) if read == *composition => return Ok(()),
+        Ok(_) => "a spec cannot express a number of it".to_owned(),
+        Err(Error::InvalidSpec { what, .. }) => what,
+        Err(error) => error.to_string(),
+    };
+    Err(Error::InvalidCombination { reason })
 }
 
 /// Returns the given value of a parameter, or its default.

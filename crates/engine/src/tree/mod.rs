@@ -26,9 +26,7 @@ use std::collections::HashSet;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
-use lsmx_compaction::{
-    CompactionPolicy, DeletePersistence, FileId, Level, RunningJobs, TreeShape,
-};
+use lsmx_compaction::{CompactionPolicy, DeletePersistence, FileId, Level, RunningJobs, TreeShape};
 
 use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};

@@ -627,7 +627,7 @@ mod tests {
             assert_eq!(job.source_level(), Some(L0), "{job}");
             PickedJob::reserve_inputs(&mut jobs, *job, shape, None)
         };
-        for number in 2_000..20_000 {
+        for number in 2_000..7_000 {
             put(number).unwrap();
             assert!(!tree.is_write_stopped(), "{number}");
             assert_eq!(tree.admitted_write_rate(), None, "{number}");
@@ -635,7 +635,7 @@ mod tests {
         run_job(state, &core.throttle, core.scheduler.workers(), tree, &manual).unwrap();
         state.work.push(WorkKind::Compaction, tree.id);
         db.wait_idle().unwrap();
-        for number in 15_000..20_000u64 {
+        for number in 2_000..7_000u64 {
             let key = (number * 7919 % 5_000).to_be_bytes();
             let value = db.get(key).unwrap().unwrap();
             assert_eq!(&*value, [number.to_be_bytes(); 12].as_flattened());
