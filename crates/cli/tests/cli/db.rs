@@ -603,6 +603,34 @@ fn backup_and_restore_accept_relative_paths() {
     assert_eq!(run("db restored get key00000"), "value 0\n");
 }
 
+/// Regression test: the name of each database with the path `.` was `.`, so `--keep` removed backups of other databases.
+#[test]
+fn backup_of_the_current_directory_has_the_name_of_the_directory() {
+    let dir = TestDir::on_disk();
+    let run = |directory: &str, words: &str| {
+        let mut command = command(words);
+        command.current_dir(dir.root().join(directory));
+        CliOutput::new(command.output().unwrap())
+    };
+    for name in ["one", "two"] {
+        db(&dir.root().join(name), &format!("put k {name}")).ok();
+    }
+    run("one", "db . backup ../backups").ok();
+    fs::create_dir(dir.root().join("two/below")).unwrap();
+    run("two/below", "db .. backup ../../backups").ok();
+    assert_eq!(dir.names(), ["backups", "one", "two"]);
+    assert!(!fs::exists(dir.root().join("two/.backup")).unwrap());
+
+    let kept = run("two", "db . backups ../backups --keep 1").ok();
+    assert_contains(&kept, &["     2  ", " two\n", "0 backups removed"]);
+    assert_contains(&run("one", "db ./ backups ../backups").ok(), &["     1  ", " one\n"]);
+    run("", "db new restore backups").fails(2, &["--id or --writer is required", "one, two"]);
+
+    let unnamed = run("", "db / backups backups");
+    unnamed.fails(2, &["--writer is required: the directory / has no name in UTF-8"]);
+    assert_contains(&run("", "db / backups backups --writer one").ok(), &["     1  ", " one\n"]);
+}
+
 #[test]
 fn backup_errors_name_the_repository_and_the_flag() {
     let data = TestDatabase::filled();

@@ -22,15 +22,17 @@ use crate::output::{self, Bar};
 /// Backs up the database and prints the number of the backup.
 pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "backup")?;
+    let path = named_path(&arguments.path)?;
+    let writer = writer(&path, &backup.repository)?;
     let (db, _keyspace) = super::open(arguments)?;
     let location = &backup.repository.repository;
     if !location.contains("://") && !Path::new(location).exists() {
         fs::create_dir(location).map_err(|error| Failure::file("create", location, error))?;
     }
     let repository = BackupRepository::at(location)?;
-    let staging = backup.staging.clone().unwrap_or_else(|| default_staging(&arguments.path));
+    let staging = backup.staging.clone().unwrap_or_else(|| default_staging(&path));
     let options = BackupOptions::new(staging)
-        .writer(writer(&arguments.path, &backup.repository))
+        .writer(writer)
         .transfer(transfer_options(&backup.transfer, "uploading")?);
     let info = block_on(repository.create(&db, &options))?;
     db.close(None)?;
@@ -44,7 +46,10 @@ pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Fail
 pub(super) fn list(arguments: &DbArgs, flags: &BackupsArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "backups")?;
     let repository = BackupRepository::at(&flags.repository.repository)?;
-    let writer = (!flags.all).then(|| writer(&arguments.path, &flags.repository));
+    let writer = match flags.all {
+        true => None,
+        false => Some(writer(&named_path(&arguments.path)?, &flags.repository)?),
+    };
     let depth = if flags.contents { VerifyDepth::Contents } else { VerifyDepth::Sizes };
     let (backups, pruned) = block_on(async {
         let mut pruned = None;
@@ -171,10 +176,23 @@ fn system_time(unix_ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(unix_ms.min(LAST_MS))
 }
 
+/// Returns a path whose last component is the name of the directory. The last component of `.` or `..` is no name, so the
+/// result is the canonical path.
+fn named_path(path: &Path) -> Result<PathBuf, Failure> {
+    match path.file_name() {
+        Some(_) => Ok(path.to_owned()),
+        None => fs::canonicalize(path)
+            .map_err(|error| Failure::file("find", path.display().to_string(), error)),
+    }
+}
+
 /// Returns the name of the database in the repository.
-fn writer(path: &Path, repository: &RepositoryArgs) -> String {
-    let name = || path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    repository.writer.clone().unwrap_or_else(name)
+fn writer(path: &Path, repository: &RepositoryArgs) -> Result<String, Failure> {
+    let name = || path.file_name()?.to_str().map(str::to_owned);
+    repository.writer.clone().or_else(name).ok_or_else(|| {
+        let path = path.display();
+        Failure::Usage(format!("--writer is required: the directory {path} has no name in UTF-8"))
+    })
 }
 
 fn default_staging(path: &Path) -> PathBuf {
