@@ -32,12 +32,12 @@ impl TemporaryDirectory {
         self.directory.path()
     }
 
-    /// Keeps the directory for inspection. Later runs do not remove the directory.
+    /// Keeps the directory for inspection. Later runs do not remove the directory. After an error, the directory exists, but a
+    /// later run may remove it.
     pub fn keep(self) -> io::Result<()> {
+        let path = self.directory.keep();
         #[expect(clippy::disallowed_methods, reason = "not a file of a database")]
-        File::create(self.directory.path().join(KEPT))?;
-        let _ = self.directory.keep();
-        Ok(())
+        File::create(path.join(KEPT)).map(drop)
     }
 }
 

@@ -162,7 +162,12 @@ impl<'a> KillRun<'a> {
     /// churn step. A number is 0 if the child did not send it.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
         let ChildCommand { program, arguments, variables } = self.children;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        // A terminal sends SIGINT to all processes of a process group. The child has its own process group, because
+        // only the parent handles SIGINT.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command
             .args(arguments)
             .env(ORDERS, orders.to_text())
             .envs(variables.iter().map(|(name, value)| (name, value)))

@@ -23,8 +23,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use claim::{Claim, ClaimKind, ClaimTexts, Verdict};
+use lsmx_bench::report::file::write_file;
 use lsmx_bench::report::html::figure::render_bar_figure;
-use lsmx_bench::report::html::write_page;
 use results::Results;
 use table::{MarkdownTable, ReportSection};
 
@@ -58,7 +58,7 @@ fn report(directory: &Path, figure: Option<&Path>) -> Result<String, String> {
     if let Some(path) = figure {
         let description = "Bytes that compaction wrote ÷ ingested bytes, load of unique keys.";
         let image = render_bar_figure(description, &experiments::written_bars(&results));
-        write_page(path, &image).map_err(|error| error.to_string())?;
+        write_file(path, image.as_bytes()).map_err(|error| error.to_string())?;
     }
     Ok(write_report(&results, &texts))
 }

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -21,13 +21,17 @@ use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Progress;
-use super::resume::{RunIdentity, sync_directory};
+use super::resume::RunIdentity;
 use crate::error::{Error, Result};
 use crate::numbers::{self, to_usize};
 use crate::report::Report;
+use crate::report::file::{check_writable, write_file};
+use crate::report::json::write_json;
 
 /// Version of the format of lists and results.
 const FORMAT: u32 = 1;
+/// Extension of the files with the results of cells.
+const RESULT_EXTENSION: &str = "json";
 /// Maximum number of missing cells that an error names.
 const NAMED_MAX: usize = 5;
 
@@ -104,7 +108,7 @@ impl CellList {
             serde_json::to_writer(&mut text, &cell)?;
             text.push(b'\n');
         }
-        write_atomically(path, &text)
+        write_file(path, &text)
     }
 
     fn cell(&self, index: u64) -> Option<ListedCell> {
@@ -154,28 +158,48 @@ pub fn read_listed_cell(path: &Path, index: u64) -> Result<ListedCell> {
 /// Returns the path of the result file of a cell. If `path` is a directory, the file name is the index of the cell.
 ///
 /// # Errors
-/// The file cannot be written. The check does not create the file, because its content exists only after the run.
+/// The file cannot be written, or has the result of another cell. The check does not create the file, because its content
+/// exists only after the run.
 pub fn result_path(path: &Path, cell: &ListedCell) -> Result<PathBuf> {
     let path = match path.is_dir() {
         true => path.join(format!("{:06}.json", cell.index)),
         false => path.to_owned(),
     };
-    create_temporary_file(&path).map_err(Error::io("write", &path))?;
+    // A missing directory would otherwise become one file, which all cells of a list replace.
+    if !path.exists() && path.extension().is_none_or(|extension| extension != RESULT_EXTENSION) {
+        let why =
+            format!("there is no such directory, and a result is a file *.{RESULT_EXTENSION}");
+        return Err(refuse(&path, why));
+    }
+    check_other_cell(&path, cell)?;
+    check_writable(&path)?;
     Ok(path)
+}
+
+/// Refuses a file with the result of another cell.
+fn check_other_cell(path: &Path, cell: &ListedCell) -> Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    match read_result::<ResultHeader>(path) {
+        Ok(found) if found.cell.index != cell.index => {
+            Err(refuse(path, format!("it has the result of cell {}", found.cell.index)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes the result of a cell. The file is replaced atomically.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or has the result of another cell.
 pub fn write_cell_result(path: &Path, cell: &ListedCell, result: &impl Serialize) -> Result<()> {
     let mut fields = Map::from_iter([("cell".to_owned(), serde_json::to_value(cell)?)]);
     if let Value::Object(result) = serde_json::to_value(result)? {
         fields.extend(result);
     }
-    let mut text = serde_json::to_vec_pretty(&fields)?;
-    text.push(b'\n');
-    write_atomically(path, &text)
+    check_other_cell(path, cell)?;
+    write_json(path, &fields)
 }
 
 /// Results of all cells of one list.
@@ -253,7 +277,7 @@ fn list_result_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "json") {
+        if path.extension().is_some_and(|extension| extension == RESULT_EXTENSION) {
             paths.push(path);
         }
     }
@@ -265,37 +289,6 @@ fn read_result<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = fs::read(path).map_err(Error::io("read", path))?;
     serde_json::from_slice(&text)
         .map_err(|error| refuse(path, format!("it is not the result of a cell: {error}")))
-}
-
-/// Replaces a file. After a crash, the file has the old content or the new content.
-fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
-    let write = || {
-        let mut file = create_temporary_file(path)?;
-        file.write_all(content)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        sync_directory(parent(path))
-    };
-    write().map_err(Error::io("write", path))
-}
-
-/// Creates a file in the directory of `path`. Several processes may write to the same path, so each process has a
-/// temporary file of its own.
-fn create_temporary_file(path: &Path) -> io::Result<tempfile::NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".cell-").suffix(".tmp");
-    // Temporary files are private by default. Their permissions are extended, because other users may collect the
-    // results.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(parent(path)).map_err(|error| {
-        // Errors of `tempfile` contain a random path.
-        error.raw_os_error().map_or(error, io::Error::from_raw_os_error)
-    })
-}
-
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, Result};
+use crate::report::file::sync_directory;
 
 const PLAN: &str = "plan.json";
 const LOCK: &str = "LOCK";
@@ -96,6 +97,14 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
+    /// Returns whether a command has created the directory.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn exists(directory: &Path) -> Result<bool> {
+        directory.join(PLAN).try_exists().map_err(Error::io("look into", directory))
+    }
+
     /// Opens or creates the directory for a command.
     ///
     /// # Errors
@@ -106,10 +115,8 @@ impl RunDirectory {
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };
         let refused = |why: String| Error::Resume { directory: directory.to_owned(), why };
         fs::create_dir_all(directory).map_err(failed("make a directory at"))?;
-        let plan = directory.join(PLAN);
-        let begun = plan.try_exists().map_err(failed("look into"))?;
         let ours = |name: &str| name == LOCK || name.ends_with(UNFINISHED);
-        if !begun && list_file_names(directory)?.iter().any(|name| !ours(name)) {
+        if !Self::exists(directory)? && list_file_names(directory)?.iter().any(|name| !ours(name)) {
             return Err(refused(format!("it has files but no {PLAN}")));
         }
         let lock = File::options().create(true).append(true).open(directory.join(LOCK));
@@ -126,14 +133,13 @@ impl RunDirectory {
                 .map_err(failed("remove an unfinished file in"))?;
         }
         let finished = RunDirectory { directory: directory.to_owned(), _lock: lock };
-        if begun {
-            let before: RunIdentity =
-                finished.read_json(PLAN)?.ok_or_else(|| refused("it changes".to_owned()))?;
-            if let Some(why) = identity.differs_from(&before) {
-                return Err(refused(why));
+        match finished.read_json::<RunIdentity>(PLAN)? {
+            Some(before) => {
+                if let Some(why) = identity.differs_from(&before) {
+                    return Err(refused(why));
+                }
             }
-        } else {
-            finished.write_json(PLAN, identity)?;
+            None => finished.write_json(PLAN, identity)?,
         }
         Ok(finished)
     }
@@ -207,17 +213,6 @@ pub(crate) fn hash_file(path: &Path) -> io::Result<String> {
             bytes => hash.update(&chunk[..bytes]),
         }
     }
-}
-
-#[cfg(unix)]
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
-/// On systems other than Unix a directory cannot be opened as a file. Renames are assumed to be durable without a sync.
-#[cfg(not(unix))]
-pub(super) fn sync_directory(_: &Path) -> io::Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,21 +4,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use super::file::write_file;
+use crate::error::Result;
 
 /// Writes a result as indented JSON that ends with a newline.
-#[expect(clippy::disallowed_methods, reason = "writes a report, not a database file")]
 pub fn write_json(path: &Path, result: &impl Serialize) -> Result<()> {
-    let failed = Error::io("write", path);
-    let mut text = serde_json::to_vec_pretty(result).map_err(|error| failed(error.into()))?;
+    let mut text = serde_json::to_vec_pretty(result)?;
     text.push(b'\n');
-    std::fs::write(path, text).map_err(failed)
-}
-
-/// Checks that a report file can be written, without changing its content. Called before a long experiment starts.
-pub fn check_writable(path: &Path) -> Result<()> {
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.map(drop).map_err(Error::io("write", path))
+    write_file(path, &text)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Reports: a result as text, JSON, CSV or HTML.
 
 pub mod csv;
+pub mod file;
 pub mod html;
 pub mod json;
 pub mod provenance;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lsmx_bench::metric::MetricRegistry;
 use lsmx_bench::metric::table::{TableStyleOptions, WIDTH_DEFAULT, check_columns, terminal_width};
-use lsmx_bench::report::{Report, csv, html, json};
+use lsmx_bench::report::{Report, csv, file, json};
 
 use crate::failure::Failure;
 use crate::output;
@@ -37,28 +37,36 @@ impl OutputArgs {
     pub(crate) fn probe(&self, registry: &MetricRegistry) -> Result<(), Failure> {
         check_columns(registry, &self.columns)?;
         for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
-            json::check_writable(path)?;
+            file::check_writable(path)?;
         }
         Ok(())
     }
 
     /// Writes the output files and prints the tables.
     pub(crate) fn write(&self, result: &impl Report) -> Result<(), Failure> {
-        if let Some(path) = &self.json {
-            json::write_json(path, result)?;
-        }
-        if let Some(path) = &self.csv {
+        self.write_with_head("", result)
+    }
+
+    /// Writes the output files and prints the tables below `head`. Writes each output even if others fail. Returns the
+    /// first error.
+    pub(crate) fn write_with_head(&self, head: &str, result: &impl Report) -> Result<(), Failure> {
+        let write_csv = |path| {
             let (header, rows) = result.csv()?;
-            csv::write_csv(path, &header, &rows)?;
-        }
-        if let Some(path) = &self.html {
-            html::write_page(path, &result.html()?)?;
-        }
+            csv::write_csv(path, &header, &rows)
+        };
+        let write_page = |path| file::write_file(path, result.html()?.as_bytes());
+        let written = [
+            self.json.as_deref().map(|path| json::write_json(path, result)),
+            self.csv.as_deref().map(write_csv),
+            self.html.as_deref().map(write_page),
+        ];
         let style = TableStyleOptions {
             width: terminal_width().unwrap_or(WIDTH_DEFAULT),
             legend: !self.no_legend,
             columns: self.columns.clone(),
         };
-        output::stdout(result.text(&style)?.as_bytes())
+        let printed = output::stdout(format!("{head}{}", result.text(&style)?).as_bytes());
+        written.into_iter().flatten().collect::<Result<(), _>>()?;
+        printed
     }
 }

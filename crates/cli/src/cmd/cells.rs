@@ -10,7 +10,7 @@ use super::result_words;
 use crate::args::{self, CellArgs, Command, OutputArgs};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::{self, Bar};
+use crate::output::Bar;
 
 /// An experiment as specified by a command line.
 pub(super) struct PreparedStudy<S> {
@@ -72,8 +72,7 @@ pub(super) fn run<S: CellStudy>(
                 study(results.arguments(), None, directory)?;
             let result = study.combine(results.read(&list)?)?;
             output.probe(result.registry())?;
-            output::stdout(head.as_bytes())?;
-            output.write(&result)?;
+            output.write_with_head(&head, &result)?;
         }
         _ => return Ok(false),
     }

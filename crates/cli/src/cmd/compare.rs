@@ -24,10 +24,9 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
             "{old} and {new} have no cell of the same policy, workload and sweep in common"
         )));
     }
-    if let Some(path) = &arguments.json {
-        json::write_json(path, &compared)?;
-    }
+    let written = arguments.json.as_deref().map(|path| json::write_json(path, &compared));
     output::stdout(compare::format_comparison(&compared, arguments.all).as_bytes())?;
+    written.transpose()?;
     let gate = arguments.fail_above.is_some() || arguments.fail_latency_above.is_some();
     if gate && !compared.only_old.is_empty() {
         let missing = compared.only_old.join(", ");

@@ -46,7 +46,7 @@ fn result_words(words: &[OsString]) -> Vec<String> {
 
 /// Opens the `--resume` directory, which stores the finished results of earlier runs of the same command.
 ///
-/// `inputs` lists the files that the run reads. A dry run does not create the `--resume` directory.
+/// `inputs` lists the files that the run reads. A dry run does not claim the `--resume` directory for its command.
 fn open_finished(
     run: &RunArgs,
     words: &[OsString],
@@ -54,7 +54,7 @@ fn open_finished(
     cell_count: u64,
 ) -> Result<Option<RunDirectory>, Failure> {
     match &run.resume {
-        Some(directory) if !run.dry_run || directory.exists() => {
+        Some(directory) if !run.dry_run || RunDirectory::exists(directory)? => {
             let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
             let identity = RunIdentity::new(result_words(words).join(" "), &inputs, cell_count)?;
             Ok(Some(RunDirectory::open(directory, &identity)?))

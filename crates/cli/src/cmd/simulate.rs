@@ -10,7 +10,7 @@ use super::cells::{self, PreparedStudy};
 use super::explore;
 use crate::args::{Command, ExploreArgs};
 use crate::failure::Failure;
-use crate::output::{self, Bar};
+use crate::output::Bar;
 
 /// Maximum default memtable size in bytes. Engines rarely use larger memtables.
 const MEMTABLE_MAX: u64 = 64 << 20;
@@ -32,8 +32,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     let (config, head) = config(arguments, words)?;
     arguments.output.probe(&REGISTRY)?;
     let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
-    output::stdout(head.as_bytes())?;
-    arguments.output.write(&result)
+    arguments.output.write_with_head(&head, &result)
 }
 
 /// Returns the configuration and a heading. The heading states the limited memtable size. It is empty if no size was

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use lsmx::env::Env;
-use lsmx_bench::report::json;
 use lsmx_bench::report::provenance::Provenance;
+use lsmx_bench::report::{file, json};
 use lsmx_stress::world::{CaseCounts, History, try_play};
 use lsmx_stress::{ChildCommand, KillCounts, KillPlan, Orders, kill_many, write_until_killed};
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
         std::process::exit(CHILD_ENDED);
     }
     if let Some(path) = &arguments.json {
-        json::check_writable(path)?;
+        file::check_writable(path)?;
     }
     // A seed of 32 bits is short enough to type.
     let first_seed = arguments.seed.unwrap_or_else(|| Env::default().random_u64() >> 32);
@@ -76,30 +76,38 @@ impl StressTest<'_> {
             // Prints the seed before the run, so that the seed is known if the run hangs.
             output::stdout(format!("seed {seed}: kills {kills} ... ").as_bytes())?;
             databases += 1;
-            let line = match kill_many(plan, &children, &home) {
+            match kill_many(plan, &children, &home) {
                 Ok(one) => {
                     sum.add(one);
                     let KillCounts { acknowledged, checks, .. } = one;
-                    format!("{acknowledged} commits, compared and verified {checks} times\n")
+                    let line =
+                        format!("{acknowledged} commits, compared and verified {checks} times\n");
+                    output::stdout(line.as_bytes())?;
                 }
                 Err(what) => {
+                    // After SIGINT, the handler removes the database while the test runs.
+                    interrupt::wait_if_interrupted();
                     let what = what.replace('\n', "; ");
                     let faults = if self.arguments.faults { " --faults" } else { "" };
                     failure = Some(format!(
                         "seed {seed}: {what}; replay: lsmx stress{faults} --seed {seed} --runs 1"
                     ));
-                    "\n".to_owned()
                 }
-            };
-            output::stdout(line.as_bytes())?;
+            }
         }
-        self.write_report(&home, Some(databases), None, sum, failure.clone())?;
+        // Keeps the files of the database that failed the test before an output can fail.
+        let kept = failure.is_some().then(|| temporary.keep());
+        let written = self.write_report(&home, Some(databases), None, sum, failure.clone());
         if let Some(what) = failure {
-            // Keeps the temporary directory, which contains the files of the database that failed the test.
-            let kept = temporary.keep();
-            kept.map_err(|error| Failure::file("keep", "the files of the database", error))?;
-            return Err(Failure::Run(what.into()));
+            let _ = output::stdout(b"\n");
+            let kept = kept.and_then(Result::err);
+            let not_kept = kept.map(|error| format!("cannot keep these files: {error}"));
+            let not_written = written.err().map(|error| error.to_string());
+            let parts = [Some(what), not_kept, not_written];
+            let line = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+            return Err(Failure::Run(line.into()));
         }
+        written?;
         let KillCounts { kills, acknowledged, checks, reached } = sum;
         self.print_table(&[
             (databases, "databases without a lost, torn or invented commit"),
@@ -128,13 +136,17 @@ impl StressTest<'_> {
             let history = History::random_kind(seed);
             failure = try_play("lsmx stress --in-memory", &replay, &history, &mut reached).err();
         }
-        self.write_report(&std::env::temp_dir(), None, Some(histories), reached, failure.clone())?;
+        let directory = std::env::temp_dir();
+        let written =
+            self.write_report(&directory, None, Some(histories), reached, failure.clone());
         if let Some(what) = failure {
             // Prints the list of operations to standard output, because an error message must have one line.
             output::stdout(what.as_bytes())?;
-            let line = what.lines().take(2).collect::<Vec<_>>().join("; ");
-            return Err(Failure::Run(line.into()));
+            let not_written = written.err().map(|error| error.to_string());
+            let lines = what.lines().take(2).map(str::to_owned).chain(not_written);
+            return Err(Failure::Run(lines.collect::<Vec<_>>().join("; ").into()));
         }
+        written?;
         let policy_changes =
             reached.policy_changes.iter().map(|kinds| u64::from(kinds.count_ones()));
         self.print_table(&[
@@ -160,13 +172,13 @@ impl StressTest<'_> {
         histories: Option<u64>,
         counts: impl Serialize,
         failure: Option<String>,
-    ) -> Result<(), Failure> {
+    ) -> lsmx_bench::error::Result<()> {
         let Some(path) = &self.arguments.json else { return Ok(()) };
         let command = super::command_line(self.words);
         let provenance = Provenance::new(command, None, self.first_seed, directory);
         let seconds = self.limits.elapsed_s();
         let report = Report { provenance, seconds, databases, histories, counts, failure };
-        Ok(json::write_json(path, &report)?)
+        json::write_json(path, &report)
     }
 
     /// Prints one line per count, then the elapsed time.

@@ -213,3 +213,24 @@ fn bench_cells_are_combined_like_repetitions() {
         assert_ne!(device[0]["threads"], device[1]["threads"]);
     }
 }
+
+/// Regression test: without the directory of the results, each cell replaced the same file.
+#[test]
+fn result_of_another_cell_is_not_replaced() {
+    let run = CellRun::new("simulate", "--policy full,tiering --entries 10000");
+    let list = run.dir.path("list");
+    let run_cell = |index: u64, target: &str| {
+        lsmx(&format!("simulate --run-cell {list}:{index} --json {target}"))
+    };
+    let before = run.dir.names();
+    for target in ["missing", "missing/"].map(|name| run.dir.path(name)) {
+        run_cell(0, &target).fails(2, &["missing", "there is no such directory", "*.json"]);
+    }
+    assert_eq!(run.dir.names(), before);
+    let file = run.dir.path("a.json");
+    for _ in 0..2 {
+        run_cell(0, &file).ok();
+    }
+    run_cell(1, &file).fails(2, &["a.json: it has the result of cell 0"]);
+    assert_eq!(read_json(&file)["cell"]["index"], 0);
+}

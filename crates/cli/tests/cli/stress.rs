@@ -40,6 +40,32 @@ fn failed_database_is_kept_and_reported_with_its_seed() {
     assert!(std::fs::exists(kept).unwrap(), "{kept}");
 }
 
+/// Regression test: a terminal also sends SIGINT to the child. Its end was reported as a violated guarantee.
+#[cfg(unix)]
+#[test]
+fn interrupted_stress_run_reports_no_violated_guarantee() {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use crate::common::{CliOutput, command};
+
+    let dir = TestDir::on_disk();
+    let json = dir.path("stress.json");
+    for seed in 0..4 {
+        let root = dir.root().display();
+        let words = format!("stress --seed {seed} --seconds 1000 --dir {root} --json {json}");
+        let mut child = command(&words).process_group(0).spawn().unwrap();
+        let mut first = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        let group = format!("-{}", child.id());
+        assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+        let output = CliOutput::new(child.wait_with_output().unwrap());
+        assert_eq!((output.code, output.stderr.as_str()), (130, ""), "{output:?}");
+        assert!(dir.names().is_empty(), "{:?}", dir.names());
+    }
+}
+
 #[test]
 fn in_memory_histories_with_equal_seed_are_equal() {
     let dir = TestDir::new();

@@ -8,12 +8,3 @@ pub(crate) mod latency;
 pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod value;
-
-use std::path::Path;
-
-use crate::error::{Error, Result};
-
-#[expect(clippy::disallowed_methods, reason = "writes a report, not a database file")]
-pub fn write_page(path: &Path, page: &str) -> Result<()> {
-    std::fs::write(path, page).map_err(Error::io("write", path))
-}

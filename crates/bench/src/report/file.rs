@@ -1,0 +1,156 @@
+//! Output files. A regular file is written completely or not at all.
+
+#![expect(clippy::disallowed_methods, reason = "output files are not part of a database")]
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+
+/// Writes an output file. A regular file is replaced atomically: after an error or a crash, it has the old or the new
+/// content. Pipes, devices and symbolic links such as `/dev/stdout` are written in place.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_file(path: &Path, content: &[u8]) -> Result<()> {
+    let write = || match create_replacement(path)? {
+        None => fs::write(path, content),
+        Some(mut file) => {
+            file.write_all(content)?;
+            file.as_file().sync_all()?;
+            file.persist(path)?;
+            sync_directory(parent(path))
+        }
+    };
+    write().map_err(Error::io("write", path))
+}
+
+/// Checks that an output file can be written, and neither creates nor changes it. Called before a long experiment starts.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let is_pipe_or_device =
+        || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let check = || match create_replacement(path)? {
+        Some(_) => Ok(()),
+        // Opening a pipe waits for its reader, and closing the pipe ends the reader.
+        None if is_pipe_or_device() => Ok(()),
+        None => OpenOptions::new().append(true).create(true).open(path).map(drop),
+    };
+    check().map_err(Error::io("write", path))
+}
+
+/// Creates a file that can replace the file at `path`. Several processes may write to one path, so each process has a
+/// temporary file of its own. Returns `None` if `path` must be written in place: it is not a regular file, or its directory
+/// is not writable.
+fn create_replacement(path: &Path) -> io::Result<Option<NamedTempFile>> {
+    // The last component of `a/`, `a/.` and `..` is a directory.
+    let text = path.as_os_str().as_encoded_bytes();
+    if !path.file_name().is_some_and(|name| text.ends_with(name.as_encoded_bytes())) {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let permissions = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => {
+            // A file without write permission is not replaced.
+            OpenOptions::new().append(true).open(path)?;
+            Some(found.permissions())
+        }
+        Ok(_) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".lsmx-").suffix(".tmp");
+    // Temporary files are private by default. Output files have the permissions of all new files.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    match (builder.tempfile_in(parent(path)), permissions) {
+        (Ok(file), None) => Ok(Some(file)),
+        (Ok(file), Some(permissions)) => {
+            file.as_file().set_permissions(permissions)?;
+            Ok(Some(file))
+        }
+        (Err(error), Some(_)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        // Errors of `tempfile` contain a random path.
+        (Err(error), _) => Err(error.raw_os_error().map_or(error, io::Error::from_raw_os_error)),
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(unix)]
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
+}
+
+/// On systems other than Unix a directory cannot be opened as a file. Renames are assumed to be durable without a sync.
+#[cfg(not(unix))]
+pub(crate) fn sync_directory(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn check_creates_no_file_and_refuses_directories() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        check_writable(&path("new")).unwrap();
+        fs::write(path("old"), "old").unwrap();
+        check_writable(&path("old")).unwrap();
+        for name in ["missing/", "missing/.", "..", "", "missing/file"] {
+            let error = check_writable(&path(name)).unwrap_err().to_string();
+            assert!(error.starts_with("cannot write "), "{name}: {error}");
+        }
+        assert_eq!(names(directory.path()), ["old"]);
+        assert_eq!(fs::read(path("old")).unwrap(), b"old");
+    }
+
+    /// Regression test: an interrupted write destroyed the previous result. A reader that has the old file open must
+    /// therefore still read the old content.
+    #[cfg(unix)]
+    #[test]
+    fn write_replaces_a_file_and_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let mut old = fs::File::open(&path).unwrap();
+        write_file(&path, b"new").unwrap();
+        assert_eq!(io::read_to_string(&mut old).unwrap(), "old");
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(directory.path()), ["a.json"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn write_through_a_symbolic_link_keeps_the_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::os::unix::fs::symlink("target", path("link")).unwrap();
+        for text in ["one", "two"] {
+            check_writable(&path("link")).unwrap();
+            write_file(&path("link"), text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(path("target")).unwrap(), text);
+        }
+        assert!(path("link").is_symlink());
+    }
+}
