@@ -28,7 +28,7 @@ pub(crate) enum Failure {
     DataLost,
     /// An entry of the searched key remains, or a file was not searched. The printed report lists them.
     KeyRemains,
-    /// The reader of standard output closed its pipe, which is not an error.
+    /// The reader of a long output closed the pipe, which is not an error.
     OutputClosed,
 }
 
@@ -36,10 +36,9 @@ impl Failure {
     /// Prints the error to standard error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match self {
-            Failure::Help(text) => match output::stdout(text.as_bytes()) {
-                Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
-                Err(failure) => failure.report(),
-            },
+            Failure::Help(text) => {
+                output::stdout(text.as_bytes()).map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+            }
             Failure::Usage(line) => {
                 output::stderr(&line);
                 ExitCode::from(USAGE)

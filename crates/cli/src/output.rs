@@ -7,7 +7,18 @@ use lsmx_bench::experiment::Progress;
 
 use crate::failure::Failure;
 
+/// Writes a result to standard output. If the reader has closed the pipe, discards the result, so that the command still
+/// returns its verdict and writes its files.
 pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
+    match stream(bytes) {
+        Err(Failure::OutputClosed) => Ok(()),
+        written => written,
+    }
+}
+
+/// Writes a part of a long output to standard output. Fails with [`Failure::OutputClosed`] if the reader has closed the
+/// pipe, so that the command stops.
+pub(crate) fn stream(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::stdout)
 }

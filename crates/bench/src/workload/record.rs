@@ -26,6 +26,8 @@ pub enum RecordFormat {
     #[default]
     Tsv,
     Jsonl,
+    /// TSV with hexadecimal digits as keys and values, the format of `lsmx db --hex`. No name or file extension selects it.
+    HexTsv,
 }
 
 impl_names!(RecordFormat, "format");
@@ -37,6 +39,7 @@ impl RecordFormat {
         match self {
             RecordFormat::Tsv => "tsv",
             RecordFormat::Jsonl => "jsonl",
+            RecordFormat::HexTsv => "hexadecimal tsv",
         }
     }
 
@@ -141,10 +144,16 @@ pub fn decode_record(
     key.clear();
     value.clear();
     match format {
-        RecordFormat::Tsv => {
+        RecordFormat::Tsv | RecordFormat::HexTsv => {
             let tab = line.iter().position(|byte| *byte == b'\t').ok_or(RecordError::NoTab)?;
             unescape_tsv(&line[..tab], key)?;
-            unescape_tsv(&line[tab + 1..], value)
+            unescape_tsv(&line[tab + 1..], value)?;
+            if format == RecordFormat::HexTsv {
+                for bytes in [key, value] {
+                    *bytes = from_hex(&String::from_utf8_lossy(bytes))?;
+                }
+            }
+            Ok(())
         }
         RecordFormat::Jsonl => {
             let object: JsonRecord<'_> = serde_json::from_slice(line)?;
@@ -166,6 +175,9 @@ pub fn encode_record(format: RecordFormat, key: &[u8], value: &[u8], out: &mut V
             escape_tsv(key, out);
             out.push(b'\t');
             escape_tsv(value, out);
+        }
+        RecordFormat::HexTsv => {
+            out.extend_from_slice(format!("{}\t{}", to_hex(key), to_hex(value)).as_bytes());
         }
         RecordFormat::Jsonl => {
             out.push(b'{');
@@ -273,7 +285,7 @@ mod tests {
     #[test]
     fn encoded_records_decode() {
         let all: Vec<u8> = (0..=255).collect();
-        for format in RecordFormat::ALL {
+        for format in [RecordFormat::Tsv, RecordFormat::Jsonl, RecordFormat::HexTsv] {
             let mut text = Vec::new();
             let mut records = vec![(all.clone(), all.clone()), (vec![], vec![])];
             for byte in 0..=255 {
@@ -322,6 +334,9 @@ mod tests {
             (RecordFormat::Tsv, "a\tb\tc", "second tab"),
             (RecordFormat::Tsv, "a\\x\tb", "unknown escape \\x"),
             (RecordFormat::Tsv, "a\tb\\", "at the end"),
+            (RecordFormat::HexTsv, "6b", "no tab"),
+            (RecordFormat::HexTsv, "6b\t0", "not hexadecimal"),
+            (RecordFormat::HexTsv, "6b\t00\t", "second tab"),
             (RecordFormat::Jsonl, "", "not a JSON object"),
             (RecordFormat::Jsonl, "[1]", "not a JSON object"),
             (RecordFormat::Jsonl, "{\"key\":\"a\"}", "\"value\""),
@@ -331,8 +346,10 @@ mod tests {
             (RecordFormat::Jsonl, "{\"key_hex\":\"é\",\"value\":\"\"}", "not hexadecimal"),
             (RecordFormat::Jsonl, "{\"key\":\"a\",\"value\":\"\",\"ttl\":1}", "not a JSON object"),
         ] {
-            let good =
-                if format == RecordFormat::Tsv { "k\tv" } else { "{\"key\":\"\",\"value\":\"\"}" };
+            let good = match format {
+                RecordFormat::Jsonl => "{\"key\":\"\",\"value\":\"\"}",
+                _ => "00\t",
+            };
             let text = format!("{good}\n{line}\n{good}\n");
             let mut reader = RecordReader::new(text.as_bytes(), format);
             let (mut key, mut value) = (Vec::new(), Vec::new());

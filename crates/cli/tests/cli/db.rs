@@ -64,7 +64,7 @@ impl TestDatabase {
     }
 
     /// Flips a bit in the middle of the first table file. Returns the path of that file.
-    fn damage_table(&self) -> PathBuf {
+    pub(crate) fn damage_table(&self) -> PathBuf {
         let table = self.file(".sst");
         change(&table, |bytes| {
             let middle = bytes.len() / 2;
@@ -601,6 +601,28 @@ fn backup_and_restore_accept_relative_paths() {
     run("db data backup backups");
     run("db restored restore backups");
     assert_eq!(run("db restored get key00000"), "value 0\n");
+}
+
+/// Regression test: `import --hex` and `export --hex` ignored the flag.
+#[test]
+fn import_and_export_with_hex_read_and_write_hexadecimal_digits() {
+    let data = TestDatabase::new();
+    data.import("00FF\t0a\n6b\t\n", "--hex");
+    assert_eq!(data.run("get --hex 00ff").ok(), "0a\n");
+    let exported = data.run("export --hex -").ok();
+    assert_eq!(exported, "00ff\t0a\n6b\t\n");
+    assert_eq!(data.run("scan --hex").ok(), exported);
+    let file = data.dir.write("a.tsv", &exported);
+    let copy = data.dir.root().join("copy");
+    for flags in ["", "--bulk"] {
+        db(&copy, &format!("import --hex {flags} {file}")).ok();
+        assert_eq!(db(&copy, "scan --hex").ok(), exported);
+    }
+    let bad = data.dir.write("bad.tsv", "6b\t00\nxy\t00\n");
+    data.run(&format!("import --hex {bad}")).fails(1, &["line 2", "\"xy\" is not hexadecimal"]);
+    for words in ["import --hex a.jsonl", "export --hex a.jsonl", "export --hex - --format jsonl"] {
+        data.run(words).fails(2, &["--hex contradicts the format jsonl"]);
+    }
 }
 
 /// Regression test: the name of each database with the path `.` was `.`, so `--keep` removed backups of other databases.

@@ -10,6 +10,7 @@ mod advise;
 mod arguments;
 mod bench;
 mod cells;
+mod closed_output;
 #[cfg(target_os = "linux")]
 mod cluster;
 mod common;

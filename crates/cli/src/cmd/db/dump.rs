@@ -12,7 +12,7 @@ use crate::args::DbArgs;
 use crate::failure::Failure;
 
 /// Prints the contents of files. Prints the readable part of a damaged file and continues with the next file. Returns
-/// the first error.
+/// the first error, also if the output ends early.
 pub(super) fn run(
     arguments: &DbArgs,
     files: &[PathBuf],
@@ -25,8 +25,18 @@ pub(super) fn run(
         named => named.iter().map(|file| locate(&arguments.path, file)).collect(),
     };
     let options = DumpOptions { hex: arguments.hex, entries, lines_max: limit };
-    let mut out = BufWriter::new(io::stdout().lock());
     let mut first = None;
+    let printed = print_files(&files, &options, &mut first);
+    first.map_or(printed, |error| Err(Failure::Run(Box::new(error))))
+}
+
+/// Prints the contents of files until the output fails. Sets `first` to the first error of a file.
+fn print_files(
+    files: &[PathBuf],
+    options: &DumpOptions,
+    first: &mut Option<DumpError>,
+) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
     for (number, file) in files.iter().enumerate() {
         if files.len() > 1 {
             let gap = if number > 0 { "\n" } else { "" };
@@ -37,7 +47,7 @@ pub(super) fn run(
             Some(FileName::Operands(_) | FileName::Bucket(_)) => {
                 lsmx_delta::dump(&OsVfs, file, &mut out)
             }
-            _ => lsmx::dump::dump(&OsVfs, file, &options, &mut out),
+            _ => lsmx::dump::dump(&OsVfs, file, options, &mut out),
         };
         match shown {
             Ok(()) => {}
@@ -46,11 +56,10 @@ pub(super) fn run(
                 let must = must.strip_prefix("a ").unwrap_or(must);
                 return Err(Failure::Usage(format!("{value} is no {must}")));
             }
-            Err(error) => first = first.or(Some(error)),
+            Err(error) => *first = first.take().or(Some(error)),
         }
     }
-    out.flush().map_err(Failure::stdout)?;
-    first.map_or(Ok(()), |error| Err(Failure::Run(Box::new(error))))
+    out.flush().map_err(Failure::stdout)
 }
 
 /// Resolves a file argument, which is a path or the name of a file in the database directory.

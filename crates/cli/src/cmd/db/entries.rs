@@ -73,21 +73,19 @@ fn print(
     arguments: &DbArgs,
     entries: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
 ) -> Result<(), Failure> {
+    let format = if arguments.hex { RecordFormat::HexTsv } else { RecordFormat::Tsv };
     let mut chunk = Vec::new();
     for entry in entries {
         match entry {
-            Ok((key, value)) if arguments.hex => {
-                let line = format!("{}\t{}\n", to_hex(&key), to_hex(&value));
-                chunk.extend_from_slice(line.as_bytes());
-            }
-            Ok((key, value)) => encode_record(RecordFormat::Tsv, &key, &value, &mut chunk),
+            Ok((key, value)) => encode_record(format, &key, &value, &mut chunk),
             Err(error) => {
-                output::stdout(&chunk)?;
+                // The error of the iterator is returned even if the output is closed.
+                let _ = output::stdout(&chunk);
                 return Err(error.into());
             }
         }
         if chunk.len() >= CHUNK_BYTES {
-            output::stdout(&chunk)?;
+            output::stream(&chunk)?;
             chunk.clear();
         }
     }

@@ -33,10 +33,22 @@ pub(super) fn import(arguments: &DbArgs, import: &ImportArgs) -> Result<(), Fail
     }
 }
 
+/// Returns the format of the file.
+fn file_format(arguments: &DbArgs, file: &FileArgs) -> Result<RecordFormat, Failure> {
+    match file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file)) {
+        RecordFormat::Jsonl if arguments.hex => {
+            let why = "its fields key_hex and value_hex are hexadecimal without the flag";
+            Err(Failure::Usage(format!("--hex contradicts the format jsonl: {why}")))
+        }
+        RecordFormat::Tsv if arguments.hex => Ok(RecordFormat::HexTsv),
+        format => Ok(format),
+    }
+}
+
 /// Loads the records as tables. If a line is malformed, no record is loaded.
 fn import_bulk(arguments: &DbArgs, import: &ImportArgs) -> Result<(), Failure> {
     let path = &import.file.file;
-    let format = import.file.format.unwrap_or_else(|| RecordFormat::of_file(path));
+    let format = file_format(arguments, &import.file)?;
     // Opens the file before the database, so that an unreadable file creates no database.
     let source = open(path)?;
     let (db, keyspace) = super::open_or_create(arguments)?;
@@ -113,7 +125,7 @@ fn read_failure(error: ReadError, path: &Path) -> Failure {
 /// Puts the records in batches, in file order, and syncs the WAL. If a line is malformed, the records before this line
 /// stay in the database.
 fn import_batches(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
-    let format = file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file));
+    let format = file_format(arguments, file)?;
     // Opens the file before the database, so that an unreadable file creates no database.
     let source = open(&file.file)?;
     let (db, keyspace) = super::open_or_create(arguments)?;
@@ -170,11 +182,11 @@ fn put_records(
 
 /// Writes all entries in key order. After an error, the file ends with a complete record.
 pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
-    let format = file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file));
+    let format = file_format(arguments, file)?;
     // Opens the database before the file, so that a failed open creates no file.
     let (_db, keyspace) = super::open_read_only(arguments)?;
     if file.file == Path::new("-") {
-        return encode_entries(&keyspace, format, &mut |chunk| output::stdout(chunk)).map(|_| ());
+        return encode_entries(&keyspace, format, &mut |chunk| output::stream(chunk)).map(|_| ());
     }
     let records = export_to_file(&keyspace, format, &file.file)?;
     output::stdout(format!("{records} records exported\n").as_bytes())
@@ -211,7 +223,8 @@ fn encode_entries(
         match entry {
             Ok((key, value)) => encode_record(format, &key, &value, &mut chunk),
             Err(error) => {
-                write(&chunk)?;
+                // The error of the iterator is returned even if the output is closed.
+                let _ = write(&chunk);
                 return Err(error.into());
             }
         }

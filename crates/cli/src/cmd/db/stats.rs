@@ -185,9 +185,9 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
         if stats.json {
             let line = serde_json::to_string(&observation)
                 .map_err(|error| Failure::stdout(error.into()))?;
-            output::stdout(format!("{line}\n").as_bytes())?;
+            output::stream(format!("{line}\n").as_bytes())?;
         } else {
-            output::stdout(observation.to_string().as_bytes())?;
+            output::stream(observation.to_string().as_bytes())?;
         }
         left = left.map(|left| left - 1);
         if left != Some(0) {
