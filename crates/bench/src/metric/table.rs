@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use comfy_table::{LineStyle, TableStyle};
 
-use super::{BetterDirection, MetricRegistry, ResultRow, TableColumn};
+use super::{BetterDirection, MetricRegistry, ResultRow, TableColumn, match_stars};
 use crate::error::{Error, Result};
 
 /// Number of spaces between two columns.
@@ -36,8 +36,11 @@ pub fn terminal_width() -> Option<usize> {
 /// Checks that all columns are known. Column names may contain `*`.
 pub fn check_columns(registry: &MetricRegistry, columns: &[String]) -> Result<()> {
     let is_known = |name: &&String| {
-        let column = column_name(registry, name).replace('*', "x");
-        *name == "all" || registry.find(&column).is_some()
+        let pattern = column_name(registry, name);
+        let is_matched = |key| match_stars(pattern, key).is_some();
+        *name == "all"
+            || registry.find(&pattern.replace('*', "x")).is_some()
+            || registry.metrics().any(|metric| is_matched(metric.key))
     };
     match columns.iter().find(|name| !is_known(name)) {
         None => Ok(()),
@@ -61,11 +64,16 @@ pub fn format_table(
     style: &TableStyleOptions,
 ) -> Result<String> {
     check_columns(registry, &style.columns)?;
-    let names: Vec<&str> = match &style.columns[..] {
-        [] => registry.shown.to_vec(),
-        [one] if one == "all" => registry.metrics().map(|metric| metric.key).collect(),
-        named => named.iter().map(|name| column_name(registry, name)).collect(),
-    };
+    let mut names: Vec<&str> = Vec::new();
+    if style.columns.is_empty() {
+        names.extend(registry.shown);
+    }
+    for name in &style.columns {
+        match name.as_str() {
+            "all" => names.extend(registry.metrics().map(|metric| metric.key)),
+            name => names.push(column_name(registry, name)),
+        }
+    }
     let mut identity = registry.columns(registry.identity, rows);
     let mut columns = registry.columns(&names, rows);
     columns.retain(|column| identity.iter().all(|known| known.name != column.name));
@@ -133,6 +141,9 @@ fn format_blocks(
             block.push(column);
         }
         used += own;
+    }
+    if blocks.is_empty() && !identity.is_empty() {
+        blocks.push(identity.iter().collect());
     }
     let draw = |block: &Vec<&TableColumn>| {
         let has_units = block.iter().any(|column| !column.metric.unit.name().is_empty());
@@ -241,6 +252,38 @@ mod tests {
         );
         let one = format_table(&REGISTRY, &[row("a")], &style).unwrap();
         assert!(one.starts_with("name") && one.contains("lsmx"), "{one}");
+    }
+
+    /// Regression test: a pattern that matches several declared metrics was unknown. The table was missing if `all` was
+    /// part of a list, or if the list had only columns that identify a row.
+    #[test]
+    fn column_list_can_have_patterns_and_all_and_identity_columns() {
+        const LATENCIES: MetricRegistry = MetricRegistry {
+            metrics: &[&[
+                metric("name", "name", Unit::Text, "name of the row"),
+                metric("latency.mean", "mean", Unit::Micros, "a latency"),
+                metric("latency.max", "max", Unit::Micros, "a latency"),
+            ]],
+            identity: &["name"],
+            ..REGISTRY
+        };
+        let rows = [ResultRow::default()
+            .with_value("name", "a")
+            .with_value("latency.mean", 1.5)
+            .with_value("latency.max", 2.5)];
+        for (columns, header) in [
+            ("latency.*", "name  mean  max"),
+            ("all", "name  mean  max"),
+            ("max,all", "name  max  mean"),
+            ("name", "name"),
+        ] {
+            let columns = columns.split(',').map(str::to_owned).collect();
+            let style = TableStyleOptions { legend: false, columns, width: 80 };
+            let table = format_table(&LATENCIES, &rows, &style).unwrap();
+            let words = table.lines().next().unwrap().split_whitespace().collect::<Vec<_>>();
+            assert_eq!(words.join("  "), header, "{table}");
+        }
+        assert!(check_columns(&LATENCIES, &["delay.*".to_owned()]).is_err());
     }
 
     #[test]
