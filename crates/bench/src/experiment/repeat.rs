@@ -134,18 +134,24 @@ fn summarize_number(values: Vec<Option<Number>>) -> Option<RepeatedNumber> {
 /// therefore misses the median with probability 2 P(B < k), where B is binomially distributed.
 /// Source: Conover, "Practical Nonparametric Statistics", the confidence interval for a quantile.
 pub fn median_interval(n: usize) -> Option<(usize, f64)> {
-    let mut term = 0.5f64.powi(i32::try_from(n).ok()?);
-    let mut below = 0.0;
+    /// Exponent of a power of two that is large, but far from the largest `f64`.
+    const STEP: i32 = 512;
+    // The probabilities are `term` and `below` times 2^-halvings. 2^-n itself is too small for an `f64` if `n` is large.
+    let (mut term, mut below, mut halvings) = (1.0, 0.0, i32::try_from(n).ok()?);
     let mut best = None;
     for left_out in 0..n.div_ceil(2) {
         below += term;
-        let confidence = 1.0 - 2.0 * below;
+        let confidence = 1.0 - 2.0 * below * 0.5f64.powi(halvings);
         if confidence < CONFIDENCE {
             break;
         }
         best = Some((left_out, confidence));
         let (done, n) = (numbers::to_u64(left_out), numbers::to_u64(n));
         term *= numbers::to_f64(n - done) / numbers::to_f64(done + 1);
+        if halvings >= STEP && term > 2f64.powi(STEP) {
+            (term, below) = (term * 0.5f64.powi(STEP), below * 0.5f64.powi(STEP));
+            halvings -= STEP;
+        }
     }
     best
 }
@@ -209,5 +215,19 @@ mod tests {
         assert!(left_out == 1 && (confidence - (1.0 - 2.0 * 10.0 / 512.0)).abs() < 1e-12);
         let (left_out, confidence) = median_interval(20).unwrap();
         assert!(left_out == 5 && (confidence - 0.958_61).abs() < 1e-5, "{confidence}");
+    }
+
+    /// Regression test: from 1075 values on, the interval was the median alone, with a confidence of 1. By the normal
+    /// approximation, the interval leaves out `n / 2 - 0.98 √n` values at each end.
+    #[test]
+    fn median_interval_of_many_values_has_its_confidence() {
+        for (n, expected) in
+            [(1074, 504.9), (1075, 505.4), (10_000, 4902.0), (1_000_000, 499_020.0)]
+        {
+            let (left_out, confidence) = median_interval(n).unwrap();
+            assert!((CONFIDENCE..CONFIDENCE + 0.01).contains(&confidence), "{n}: {confidence}");
+            let left_out = numbers::to_f64(numbers::to_u64(left_out));
+            assert!((left_out - expected).abs() < 2.0, "{n}: {left_out}");
+        }
     }
 }
