@@ -46,6 +46,9 @@ pub struct TraceCounts {
     pub scanned_entries: u64,
     /// Total length of the keys and values of all puts, in bytes.
     pub put_bytes: u64,
+    /// Total length of the keys and values of all writes, in bytes. A range delete counts as its two bounds.
+    #[serde(skip)]
+    pub written_bytes: u64,
     /// Number of operations that the recorder dropped.
     pub lost: u64,
     pub hash: String,
@@ -61,14 +64,25 @@ impl TraceCounts {
     }
 
     fn count_event(&mut self, event: &TraceEvent<'_>) {
+        let bytes = |key: &[u8], value_bytes: u64| numbers::to_u64(key.len()) + value_bytes;
         match event {
             TraceEvent::Put { key, value, .. } => {
                 self.puts += 1;
-                self.put_bytes += numbers::to_u64(key.len()) + value.bytes;
+                self.put_bytes += bytes(key, value.bytes);
+                self.written_bytes += bytes(key, value.bytes);
             }
-            TraceEvent::Delete { .. } => self.deletes += 1,
-            TraceEvent::Merge { .. } => self.merges += 1,
-            TraceEvent::DeleteRange { .. } => self.range_deletes += 1,
+            TraceEvent::Delete { key, .. } => {
+                self.deletes += 1;
+                self.written_bytes += bytes(key, 0);
+            }
+            TraceEvent::Merge { key, operand, .. } => {
+                self.merges += 1;
+                self.written_bytes += bytes(key, operand.bytes);
+            }
+            TraceEvent::DeleteRange { start, end, .. } => {
+                self.range_deletes += 1;
+                self.written_bytes += bytes(start, end.map_or(0, |end| bytes(end, 0)));
+            }
             TraceEvent::Get { .. } => self.gets += 1,
             TraceEvent::Scan { entries, .. } => {
                 self.scans += 1;
@@ -237,6 +251,7 @@ mod tests {
         assert_eq!((counts.puts, counts.gets, counts.deletes, counts.merges), (1, 1, 1, 1));
         assert_eq!((counts.range_deletes, counts.scans, counts.scanned_entries), (2, 2, 15));
         assert_eq!((counts.put_bytes, counts.ops(), counts.writes()), (7, 8, 5));
+        assert_eq!(counts.written_bytes, 7 + 1 + 5 + 2 + 1);
         let mut seen = Vec::new();
         trace
             .visit_items(&mut |item| {

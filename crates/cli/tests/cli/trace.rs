@@ -117,3 +117,15 @@ fn recorded_trace_is_dumped_and_its_damage_is_named() {
     lsmx(&format!("explore --policy full --trace {path}"))
         .fails(1, &["cannot read a trace", "hour.trace is corrupt at byte 40"]);
 }
+
+/// Regression test: the default memtable of a trace without puts had terabytes, because its size was derived from the
+/// bytes of puts.
+#[test]
+fn default_memtable_of_a_trace_of_merges_is_small() {
+    let dir = TestDir::new();
+    let line = |key: u32| format!("merge\t{key:08}\toperand of a merge\n");
+    let lines = (0..5000).map(line).collect::<String>();
+    let trace = dir.write("trace.tsv", format!("put\ta\tb\n{lines}"));
+    let table = lsmx(&format!("explore --policy full --trace {trace} --dry-run")).ok();
+    assert!(!table.contains("GiB") && !table.contains("TiB"), "{table}");
+}

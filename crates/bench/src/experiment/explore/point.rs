@@ -119,7 +119,7 @@ impl WorkloadPoint {
         }
     }
 
-    /// Returns the total key and value bytes of all puts.
+    /// Returns the total key and value bytes of all puts, or of all writes of a trace.
     fn data_bytes(&self) -> u64 {
         match &self.source {
             RecordSource::Generated { key_bytes, value_bytes } => {
@@ -127,7 +127,7 @@ impl WorkloadPoint {
                 puts.saturating_mul(key_bytes + value_bytes)
             }
             RecordSource::File { file, .. } => file.bytes(),
-            RecordSource::Trace(trace) => trace.counts().put_bytes,
+            RecordSource::Trace(trace) => trace.counts().written_bytes,
         }
     }
 
@@ -138,7 +138,7 @@ impl WorkloadPoint {
             RecordSource::Trace(trace) => trace.counts().writes(),
             _ => self.phases.iter().map(Phase::writes).sum(),
         };
-        let entries = numbers::mul_div(writes, share, self.data_bytes().max(1));
+        let entries = numbers::mul_div(writes, share, self.data_bytes().max(1)).min(writes);
         share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY))
     }
 
