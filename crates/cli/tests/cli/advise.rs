@@ -35,6 +35,16 @@ fn advise_best_design_can_be_explored() {
     );
 }
 
+/// Regression test: without a measured design, the advice had a cost of 0.000 × the cheapest preset.
+#[test]
+fn presets_without_a_measured_design_state_no_ratio() {
+    let words = SMALL.replace("--confirm 1", "--confirm 0 --presets");
+    let run = experiment(&format!("{words} --lookups 100 --ranges 5"));
+    assert_eq!(run.result["presets"]["advice_to_best"], serde_json::Value::Null);
+    assert_contains(&run.table, &["Every preset, measured on the engine.\n"]);
+    assert!(!run.html.contains("The first design above costs"));
+}
+
 #[test]
 fn workload_comes_from_a_phases_file_or_a_trace() {
     let dir = TestDir::new();

@@ -91,10 +91,13 @@ impl Report for Advice {
                 presets.cells.iter().map(ResultRow::new).collect::<serde_json::Result<Vec<_>>>()?;
             // `--columns` applies to the ranking only.
             let style = TableStyleOptions { columns: Vec::new(), ..style.clone() };
+            let ratio = presets.advice_to_best.map(|ratio| {
+                format!(" The first design above costs {ratio:.3} × the cheapest preset.")
+            });
             let _ = writeln!(
                 text,
-                "\nEvery preset, measured on the engine. The first design above costs {:.3} × the cheapest preset.\n\n{}",
-                presets.advice_to_best,
+                "\nEvery preset, measured on the engine.{}\n\n{}",
+                ratio.unwrap_or_default(),
                 format_table(&PRESETS, &rows, &style)?
             );
         }

@@ -252,11 +252,8 @@ impl ConfirmationRun {
         let mut cells: Vec<MeasuredPreset> = cells.collect();
         cells.sort_by(|a, b| a.measured.cost.total_cmp(&b.measured.cost));
         let cheapest = cells.first().map_or(0.0, |it| it.measured.cost);
-        let advice = best.map_or(0.0, |it| it.cost);
-        Ok(MeasuredPresets {
-            advice_to_best: if cheapest > 0.0 { advice / cheapest } else { 1.0 },
-            cells,
-        })
+        let ratio = |cost: f64| if cheapest > 0.0 { cost / cheapest } else { 1.0 };
+        Ok(MeasuredPresets { advice_to_best: best.map(|it| ratio(it.cost)), cells })
     }
 }
 

@@ -49,7 +49,9 @@ pub(super) fn advice_page(result: &Advice) -> Result<String> {
         (render_section("What the costs are made of", "", &render_weighted_costs("Cost by weight", costs, weights)))
         (render_pareto_fronts(result, &ranked))
         @if let Some(MeasuredPresets { advice_to_best, cells }) = &result.presets {
-            @let how = format!("The first design above costs {advice_to_best:.3} × the cheapest of them.");
+            @let how = advice_to_best.map_or_else(String::new, |ratio| {
+                format!("The first design above costs {ratio:.3} × the cheapest of them.")
+            });
             @let costs = cells.iter().map(|it| (&*it.policy, &it.measured.costs));
             (render_section("Every preset on the engine", &how,
                 &render_weighted_costs("Cost by weight, measured", costs, weights)))

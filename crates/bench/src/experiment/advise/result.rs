@@ -83,8 +83,9 @@ pub struct MeasuredDesign {
 /// Measured presets in order of increasing cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeasuredPresets {
-    /// Measured cost of the best ranked design divided by the measured cost of the cheapest preset.
-    pub advice_to_best: f64,
+    /// Measured cost of the best ranked design divided by the measured cost of the cheapest preset. `None` if no ranked
+    /// design was measured.
+    pub advice_to_best: Option<f64>,
     pub cells: Vec<MeasuredPreset>,
 }
 
