@@ -176,7 +176,7 @@ pub(crate) enum WriteControl {
 /// Returns the flags of `explore` that a sweep can vary.
 pub(crate) fn swept_flags() -> Vec<Arg> {
     /// Flags that a sweep cannot vary: they select configurations, name files, or do not affect the results.
-    const NOT_SWEPT: [&str; 19] = [
+    const NOT_SWEPT: [&str; 21] = [
         "policy",
         "spec",
         "phases",
@@ -191,6 +191,8 @@ pub(crate) fn swept_flags() -> Vec<Arg> {
         "json",
         "csv",
         "html",
+        "columns",
+        "no-legend",
         "explain",
         "dir",
         "emit-cells",

@@ -32,6 +32,8 @@ explore --policy full --sweep size-ratio=4,4 => 4 occurs twice
 explore --policy full --sweep size-ratio=4 --sweep size-ratio=5 => --sweep size-ratio | twice
 explore --policy full --sweep sizeratio=4 => "sizeratio" | size-ratio | policy.PARAMETER
 explore --policy full --sweep json=a => "json" | memtable
+explore --policy full --sweep no-legend=true,false => "no-legend" | memtable
+explore --policy full --sweep columns=spec,files => "columns" | memtable
 explore --policy full --sweep size-ratio=4,1 => --size-ratio 1
 explore --policy full --sweep memtable=many => many | --memtable
 explore --policy full --sweep entries=5 --entries 6 => --sweep entries=5 | --entries
@@ -103,6 +105,11 @@ bench --experiment steady-state --read-ratio 1.5 => --read-ratio is 1.5 | from 0
 bench --experiment steady-state --repeat 2 => --repeat | --experiment steady-state
 bench --experiment steady-state --ops 5 => --ops | --experiment steady-state
 bench --experiment steady-state --seek-entries 5 => --seek-entries | --experiment
+bench --experiment filter-size --option filter_bits=16 => --option filter_bits=16 | --experiment filter-size
+bench --experiment caching --option filter_last_run=on => --option filter_last_run=on | --experiment caching
+rmw --experiment operands --threads 2 => --threads | --experiment operands
+rmw --experiment operands --read-ratio 0.5 => --read-ratio | --experiment operands
+rmw --experiment scans --threads 2 => --threads | --experiment scans
 rmw --mode getput => getput | get-put, merge, kd
 rmw --base disk => disk | tree, value-log
 rmw --mix ycsb-g => ycsb-g | up2x

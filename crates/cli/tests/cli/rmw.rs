@@ -121,6 +121,13 @@ fn each_experiment_has_a_cell_for_each_value() {
             let last = cells.last().unwrap();
             assert_eq!(number(last, "/rmws"), 1000.0 * number(last, "/reads"), "{last}");
             assert_eq!(number(&cells[0], "/rmws"), 0.0);
+            for cell in cells {
+                // Regression test: the rate and the time were 0, and `ops` counted the updates.
+                let [ops, reads, rate, elapsed_s] =
+                    ["/ops", "/reads", "/ops_per_s", "/elapsed_s"].map(|path| number(cell, path));
+                assert_eq!(ops, reads, "{cell}");
+                assert!((rate * elapsed_s / ops - 1.0).abs() < 1e-6, "{cell}");
+            }
         }
         if experiment == "scans" {
             for (cell, entries) in cells.iter().zip([10.0, 100.0, 1000.0]) {

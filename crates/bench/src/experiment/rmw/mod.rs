@@ -236,6 +236,14 @@ impl Config {
         let engines: Vec<EngineKind> =
             std::iter::once(EngineKind::Lsmx).chain(self.peers.iter().copied()).collect();
         let designs = EngineDesign::combinations(&engines, &self.modes, &self.bases);
+        if let Some(peer) =
+            self.peers.iter().find(|peer| designs.iter().all(|it| it.engine != **peer))
+        {
+            let modes: Vec<_> = self.modes.iter().map(|mode| mode.name()).collect();
+            let second = format!("--mode {}", modes.join(","));
+            let why = "peers have only the modes get-put, merge and merge-unfolded";
+            return Err(Error::contradictory_arguments(format!("--peers {peer}"), second, why));
+        }
         let mut plans = Vec::new();
         for point in self.parameter_points()? {
             for &design in &designs {
@@ -298,6 +306,13 @@ impl Config {
         }
         if study == RmwStudy::Memtable {
             refuse("--peers", !self.peers.is_empty(), "the memory budget decides their memtables")?;
+        }
+        if study.has_one_run() {
+            refuse("--threads", self.threads > 1, "the experiment measures one thread")?;
+        }
+        if study == RmwStudy::Operands {
+            let why = "the experiment only updates fields and then reads them";
+            refuse("--read-ratio", self.read_ratios.is_some(), why)?;
         }
         let ratios = self.read_ratios.as_ref().map_or(0, Vec::len);
         let ratios_max = if study == RmwStudy::ReadRatio { 0 } else { 1 };

@@ -7,9 +7,10 @@
 
 use std::path::Path;
 
+use crate::clock::Stopwatch;
 use crate::error::Result;
 use crate::experiment::Progress;
-use crate::experiment::player::{GroupState, Player, flush_and_wait_idle};
+use crate::experiment::player::{GroupState, OperationKind, Player, flush_and_wait_idle};
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers;
 use crate::process;
@@ -28,6 +29,8 @@ struct KeyGroup<'a> {
     updates: u64,
     records: Vec<u64>,
     player: Player<'a>,
+    /// Duration of all lookups in seconds.
+    lookup_s: f64,
 }
 
 /// Runs all groups in one database. Returns one result per group.
@@ -52,7 +55,7 @@ pub(super) fn run_operand_groups(
         .zip(counts)
         .map(|(place, &updates)| {
             let records = (0..keys).map(|key| record(place, key)).collect();
-            KeyGroup { updates, records, player: player() }
+            KeyGroup { updates, records, player: player(), lookup_s: 0.0 }
         })
         .collect();
     let before = database.read_counters();
@@ -83,7 +86,9 @@ pub(super) fn run_operand_groups(
     progress.begin_phase(&plan.step_title("read"), 0);
     for key in 0..numbers::to_usize(keys) {
         for group in &mut groups {
+            let watch = Stopwatch::start();
             group.player.get_present(group.records[key])?;
+            group.lookup_s += watch.elapsed_s();
         }
     }
     progress.end_phase();
@@ -102,6 +107,9 @@ pub(super) fn run_operand_groups(
     let cells = groups
         .iter()
         .map(|group| RmwCell {
+            ops: group.player.played.count(OperationKind::Get),
+            ops_per_s: numbers::to_f64(keys) / group.lookup_s.max(1e-9),
+            elapsed_s: group.lookup_s,
             sweep: SweepPoint(vec![("operands".to_owned(), SweepValue::Whole(group.updates))]),
             memory_bytes,
             checked_records: keys,

@@ -124,6 +124,18 @@ fn check_study(study: TuningStudy, config: &Config) -> Result<()> {
             return Err(Error::contradictory_arguments(flag, experiment, why));
         }
     }
+    let overwritten: &[&str] = match study {
+        TuningStudy::Caching => &["filter_last_run"],
+        TuningStudy::FilterSize => &["filter_bits", "filter_last_run"],
+        TuningStudy::PutOverTime | TuningStudy::DataSize => &[],
+    };
+    for option in &config.options {
+        if option.split('=').next().is_some_and(|name| overwritten.contains(&name)) {
+            let (first, second) =
+                (format!("--option {option}"), format!("--experiment {}", study.name()));
+            return Err(Error::contradictory_arguments(first, second, "the experiment sets it"));
+        }
+    }
     Ok(())
 }
 
