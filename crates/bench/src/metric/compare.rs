@@ -36,7 +36,9 @@ const IDENTITY: &[&str] = &[
     "cache_kind",
 ];
 /// JSON fields of a workload that are ignored when two results are matched.
-const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"];
+///
+/// The number of loaded bytes depends on the seed if the lengths of values vary.
+const NOT_OF_WORKLOAD: [&str; 4] = ["write_control", "workers", "deterministic", "loaded_bytes"];
 /// JSON fields of a result that are not compared, because the fields are not measured numbers.
 const NOT_MEASURED: [&str; 7] =
     ["seed", "levels", "history", "digest", "repeats", "simulated", "memory_bytes_before"];
@@ -383,6 +385,11 @@ mod tests {
         assert_eq!(comparison.pairs.len(), 1);
         assert_eq!((comparison.pairs[0].cell.as_str(), comparison.pairs[0].equal), ("full", 3));
         assert_eq!((comparison.only_old.len(), comparison.only_new.len()), (1, 0));
+        // The sum of random lengths depends on the seed.
+        let [mut one, mut other] = [cell("full", 2.0, 5), cell("full", 2.0, 5)];
+        one["workload"]["loaded_bytes"] = json!(1000);
+        other["workload"]["loaded_bytes"] = json!(1001);
+        assert_eq!(compare(&[one], &[other]).pairs.len(), 1);
         let mut swept = cell("full", 2.0, 5);
         swept["sweep"] = json!({ "size-ratio": 4 });
         let comparison = compare(&[cell("full", 2.0, 5)], &[swept]);

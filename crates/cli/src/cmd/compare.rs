@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lsmx_bench::metric::compare::{self, Comparison};
-use lsmx_bench::metric::find_registry;
+use lsmx_bench::metric::{find_registry, flatten_scalars, format_scalar};
 use lsmx_bench::report::json;
 use serde_json::Value;
 
@@ -13,16 +13,22 @@ use crate::output;
 
 /// Maximum number of metrics that the error message names.
 const NAMED_MAX: usize = 5;
+/// Duration of a read of the clock, which results contain as a setting although it is measured.
+const MEASURED_SETTING: &str = "clock_ns";
 
 /// Prints the differences. Fails if a metric is worse than `--fail-above` or `--fail-latency-above` allows.
 pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
-    let ((command, old), (_, new)) = (read(&arguments.old)?, read(&arguments.new)?);
-    let compared = Comparison::new(find_registry(&command), &old, &new);
+    let (old, new) = (read(&arguments.old)?, read(&arguments.new)?);
+    let compared = Comparison::new(find_registry(&old.command), &old.cells, &new.cells);
     if compared.pairs.is_empty() {
         let (old, new) = (arguments.old.display(), arguments.new.display());
         return Err(Failure::Usage(format!(
             "{old} and {new} have no cell of the same policy, workload and sweep in common"
         )));
+    }
+    let settings = describe_differences(&old.settings, &new.settings);
+    if !settings.is_empty() {
+        output::note(&format!("the results have different settings: {settings}"));
     }
     let written = arguments.json.as_deref().map(|path| json::write_json(path, &compared));
     output::stdout(compare::format_comparison(&compared, arguments.all).as_bytes())?;
@@ -49,8 +55,25 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     Err(Failure::Run(format!("worse than allowed: {named}{more}").into()))
 }
 
-/// Returns the command line and the `cells` array of a result file. The command line may be empty.
-fn read(path: &Path) -> Result<(String, Vec<Value>), Failure> {
+/// Returns the scalars that both JSON objects have with different values, as text. Omits [`MEASURED_SETTING`].
+fn describe_differences(old: &Value, new: &Value) -> String {
+    let differences = flatten_scalars(old).into_iter().filter_map(|(name, old)| {
+        let new = new.get(&name).filter(|new| *new != old && name != MEASURED_SETTING)?;
+        Some(format!("{name} {} and {}", format_scalar(old), format_scalar(new)))
+    });
+    differences.collect::<Vec<_>>().join(", ")
+}
+
+/// Contents of a result file.
+struct ResultFile {
+    /// Command line. May be empty.
+    command: String,
+    /// Settings of all cells. Null if the cells contain their workloads.
+    settings: Value,
+    cells: Vec<Value>,
+}
+
+fn read(path: &Path) -> Result<ResultFile, Failure> {
     let bad = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
     let result: Value = serde_json::from_str(&text)
@@ -58,7 +81,8 @@ fn read(path: &Path) -> Result<(String, Vec<Value>), Failure> {
     let command = result.pointer("/provenance/command").and_then(Value::as_str).unwrap_or_default();
     match result.get("cells").and_then(Value::as_array) {
         Some(cells) if !cells.is_empty() && cells.iter().all(Value::is_object) => {
-            Ok((command.to_owned(), cells.clone()))
+            let settings = result.get("settings").cloned().unwrap_or_default();
+            Ok(ResultFile { command: command.to_owned(), settings, cells: cells.clone() })
         }
         Some(_) => Err(bad("it has no cells".to_owned())),
         None => Err(bad("not a result of lsmx, which has cells".to_owned())),

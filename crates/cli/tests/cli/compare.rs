@@ -73,6 +73,12 @@ fn results_of_bench_and_rmw_are_compared() {
     assert_contains(&lsmx(&words).ok(), &["fillseq lsmx threads 1"]);
     lsmx(&format!("{words} --fail-above 40")).fails(1, &["ops_per_s of fillseq", "by 50.0 %"]);
 
+    // Cells of `bench` do not contain the sizes of their workload.
+    let other = run(&dir, "other.json", "bench fillseq readrandom --entries 3000");
+    let output = lsmx(&format!("compare {file} {other}"));
+    let note = "note: the results have different settings: entries 2000 and 3000\n";
+    assert_eq!((output.code, output.stderr.as_str()), (0, note), "{output:?}");
+
     let small = "--records 2000 --ops 2000 --read-ratio 0.1,0.5 --mode merge,kd";
     let file = run(&dir, "rmw.json", &format!("rmw {small}"));
     let worse = change(&dir, &file, "worse.json", |cell| {
