@@ -760,6 +760,31 @@ fn stats_prints_the_metrics_file_of_the_owner() {
     assert!(json["keyspaces"]["default"].get("operations").is_none());
 }
 
+/// Regression test: `stats` printed the metrics of a process that had ended without a remark.
+#[test]
+fn stats_states_that_a_metrics_file_is_out_of_date() {
+    let data = TestDatabase::filled();
+    let owner = open_with_metrics_file(&data, |db| db.put("new", "value").unwrap());
+    let file = data.file("METRICS");
+    let metrics = fs::read(&file).unwrap();
+    owner.close(None).unwrap();
+    let owner = data.open();
+    fs::write(&file, metrics).unwrap();
+    // A reading is out of date after one second.
+    let stats = loop {
+        let stats = data.run("stats --json");
+        if !stats.stderr.is_empty() {
+            break stats;
+        }
+        std::thread::yield_now();
+    };
+    assert_contains(&stats.stderr, &["note: out of date: ", " s old; the process was killed"]);
+    let json: Value = serde_json::from_slice(&stats.stdout).unwrap();
+    assert_eq!(json["keyspaces"]["default"]["operations"]["puts"], 1);
+    assert_contains(&data.run("stats").stderr, &["note: out of date: "]);
+    owner.close(None).unwrap();
+}
+
 #[test]
 fn locked_database_is_rejected_but_can_be_watched() {
     let data = TestDatabase::filled();

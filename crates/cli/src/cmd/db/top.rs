@@ -149,20 +149,29 @@ fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
+/// Returns a line that states the age of a reading, if its process has not written the metrics file for too long.
+pub(super) fn outdated_line(reading: &MetricsReading) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "the command has no environment")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    let age_us = now_us.saturating_sub(reading.time_us);
+    let age_us_max = reading.interval_us.saturating_mul(INTERVALS_MAX).max(1_000_000);
+    (age_us > age_us_max).then(|| {
+        let age = seconds(age_us);
+        format!("out of date: {age:.0} s old; the process was killed or cannot write")
+    })
+}
+
 fn write_reading(
     text: &mut String,
     reading: &MetricsReading,
     previous: Option<&MetricsReading>,
 ) -> fmt::Result {
-    let MetricsReading { process_id, open_us, time_us, interval_us, metrics, .. } = reading;
-    #[expect(clippy::disallowed_methods, reason = "the command has no environment")]
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let age_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).saturating_sub(*time_us);
+    let MetricsReading { process_id, open_us, time_us, metrics, .. } = reading;
     let open = seconds(time_us.saturating_sub(*open_us));
     writeln!(text, "process {process_id}, open for {open:.0} s")?;
-    if age_us > interval_us.saturating_mul(INTERVALS_MAX).max(1_000_000) {
-        let age = seconds(age_us);
-        writeln!(text, "out of date: {age:.0} s old; the process was killed or cannot write")?;
+    if let Some(line) = outdated_line(reading) {
+        writeln!(text, "{line}")?;
     }
     match &metrics.read_only {
         Some(cause) => writeln!(text, "read-only: {cause}")?,
