@@ -3,7 +3,7 @@
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -162,12 +162,7 @@ impl<'a> KillRun<'a> {
     /// churn step. A number is 0 if the child did not send it.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
         let ChildCommand { program, arguments, variables } = self.children;
-        let mut command = Command::new(program);
-        // A terminal sends SIGINT to all processes of a process group. The child has its own process group, because
-        // only the parent handles SIGINT.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command
+        let mut child = Command::new(program)
             .args(arguments)
             .env(ORDERS, orders.to_text())
             .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -207,7 +202,7 @@ impl<'a> KillRun<'a> {
         if was_silent {
             return Err(format!("the child sent nothing for {SILENCE_MAX_S} seconds"));
         }
-        if !killed || status.code().is_some() {
+        if !(killed || is_interrupted(status)) || status.code().is_some() {
             let mut output = String::new();
             if let Some(mut stdout) = child.stdout.take() {
                 let _ = stdout.read_to_string(&mut output);
@@ -250,6 +245,20 @@ impl<'a> KillRun<'a> {
         drop(keyspaces);
         close_and_verify(db, &self.dir)
     }
+}
+
+/// Returns whether SIGINT ended a child. A terminal sends SIGINT to the parent and to the child. This is a kill like those
+/// of the parent, and violates no guarantee.
+#[cfg(unix)]
+fn is_interrupted(status: ExitStatus) -> bool {
+    /// Number of the signal on all Unix systems.
+    const SIGINT: i32 = 2;
+    std::os::unix::process::ExitStatusExt::signal(&status) == Some(SIGINT)
+}
+
+#[cfg(not(unix))]
+fn is_interrupted(_: ExitStatus) -> bool {
+    false
 }
 
 /// A child process, and a watchdog thread that kills the child after [`SILENCE_MAX_S`] seconds without a message.

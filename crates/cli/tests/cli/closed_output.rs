@@ -49,8 +49,7 @@ fn closed_output_does_not_change_a_failing_exit_code() {
     let path = data.path.display();
     lsmx_closed(&format!("db {path} verify --no-trace-of key00007")).exits(4);
     lsmx_closed(&format!("db {path} verify --no-trace-of key00007 --json")).exits(4);
-    let table = data.damage_table();
-    lsmx_closed(&format!("db {path} dump {}", table.display())).fails(1, &[".sst", "corrupt"]);
+    data.damage_table();
     lsmx_closed(&format!("db {path} repair")).exits(3);
 }
 
