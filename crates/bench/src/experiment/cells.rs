@@ -240,12 +240,15 @@ impl CellResults {
             return Err(refuse(directory, "it has no results of cells".to_owned()));
         };
         let count = first.study.cells;
-        let missing: Vec<u64> = (0..count).filter(|index| !by_index.contains_key(index)).collect();
-        if !missing.is_empty() {
-            let named: Vec<String> = missing.iter().take(NAMED_MAX).map(u64::to_string).collect();
-            let more = if missing.len() > NAMED_MAX { ", …" } else { "" };
-            let (of, named) = (missing.len(), named.join(", "));
-            let why = format!("{of} of {count} cells are missing: {named}{more}");
+        let missing = count.saturating_sub(numbers::to_u64(by_index.range(..count).count()));
+        if missing > 0 {
+            // The count is that of an unchecked file, so not all missing cells are listed.
+            let missing_indexes = (0..count).filter(|index| !by_index.contains_key(index));
+            let named: Vec<String> =
+                missing_indexes.take(NAMED_MAX).map(|index| index.to_string()).collect();
+            let more = if missing > numbers::to_u64(named.len()) { ", …" } else { "" };
+            let named = named.join(", ");
+            let why = format!("{missing} of {count} cells are missing: {named}{more}");
             return Err(refuse(directory, why));
         }
         Ok(CellResults { arguments: first.arguments, cells: by_index.into_values().collect() })
@@ -342,6 +345,15 @@ mod tests {
         let path = directory.path();
         assert!(error(path).contains("no results"));
         write_results(path, &list("explore x"));
+
+        // A malformed number of cells must not make the search for missing cells endless.
+        let first = path.join("000000.json");
+        let text = fs::read_to_string(&first).unwrap();
+        fs::write(&first, text.replace("\"cells\": 3", &format!("\"cells\": {}", u64::MAX)))
+            .unwrap();
+        let why = error(path);
+        assert!(why.contains("615 cells are missing: 3, 4, 5, 6, 7, …"), "{why}");
+        fs::write(&first, text).unwrap();
 
         fs::copy(path.join("000001.json"), path.join("copy.json")).unwrap();
         let why = error(path);

@@ -367,7 +367,10 @@ impl<'a> Player<'a> {
         }
         let before = process::thread_cpu_times();
         work(&mut self)?;
-        self.played.elapsed_ns = self.state.start.elapsed_ns();
+        // With a rate, the schedule ends one interval after the due time of the last operation.
+        let scheduled_ns = self.interval_ns.map_or(0.0, |ns| ns * to_f64(self.played.ops));
+        let elapsed_ns = self.state.start.elapsed_ns();
+        self.played.elapsed_ns = elapsed_ns.max(numbers::floor_to_u64(scheduled_ns));
         let after = process::thread_cpu_times();
         self.played.cpu = after.zip(before).map(|(after, before)| after.since(before));
         Ok(self.played)

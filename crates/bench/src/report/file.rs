@@ -80,7 +80,8 @@ fn create_replacement(path: &Path) -> io::Result<Option<NamedTempFile>> {
     }
 }
 
-fn parent(path: &Path) -> &Path {
+/// Returns the directory of a path. The directory of a file name is the current directory.
+pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

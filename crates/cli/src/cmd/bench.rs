@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     let dir = arguments.setup.dir.as_deref();
     let prepare = |command, words: &[OsString]| match command {
         Command::Bench(listed) => {
-            prepare(&listed, words, arguments.cells.collect.is_none()).map(Some)
+            prepare(&listed, words, arguments.cells.run_cell.is_some()).map(Some)
         }
         _ => Ok(None),
     };
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
 }
 
 /// Returns the workloads of a command line. If `limits` is false, no memory limit is set. This machine need not support
-/// memory limits if the command only combines results of other machines.
+/// memory limits if other machines run the cells.
 fn prepare(
     arguments: &BenchArgs,
     words: &[OsString],

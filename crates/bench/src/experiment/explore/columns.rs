@@ -155,7 +155,8 @@ pub(crate) fn add_level_sums(row: ResultRow, model: Option<&Costs>, swept: bool)
         .collect();
     let sum = |end: &str| -> f64 {
         let names = row.names().filter(|name| name.starts_with("levels[") && name.ends_with(end));
-        names.filter_map(|name| row.number(name)).sum()
+        // The sum of an empty iterator is -0.
+        names.filter_map(|name| row.number(name)).fold(0.0, |sum, number| sum + number)
     };
     let (runs, files, all) = (sum("].runs"), sum("].files"), sum("].bytes"));
     let moved = model.map(|costs| 2.0 * costs.compaction_write_amplification);

@@ -5,6 +5,7 @@
 
 pub mod columns;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -175,9 +176,9 @@ impl SimulationTask {
 
 /// Returns for each task the index of the first equivalent task, which may be the task itself.
 fn find_equivalent_tasks(tasks: &[SimulationTask]) -> Vec<usize> {
-    let essences: Vec<_> = tasks.iter().map(SimulationTask::equivalence_key).collect();
-    let first = |essence| essences.iter().position(|earlier| earlier == essence);
-    essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
+    let mut first: HashMap<String, usize> = HashMap::new();
+    let keys = tasks.iter().map(|task| format!("{:?}", task.equivalence_key()));
+    keys.enumerate().map(|(index, key)| *first.entry(key).or_insert(index)).collect()
 }
 
 /// Simulates one task of each set of equivalent tasks. Returns the results of all tasks, in the order of the tasks.

@@ -164,7 +164,8 @@ pub fn run_steady_state(
             Err(error) if error.is_out_of_memory() => failures.push(error),
             Err(error) => return Err(error),
         }
-        if config.database.is_none() {
+        // An engine that exceeds its memory limit may end before it creates the directory.
+        if config.database.is_none() && path.exists() {
             // The next engine needs the disk space and the page cache.
             remove_directory(&path)?;
         }

@@ -14,6 +14,8 @@ use crate::experiment::player::{
 use crate::numbers::{ratio, to_f64};
 use crate::peers::{Engine, EngineKind, EngineSettings, WrittenBytes};
 use crate::process;
+use crate::report::file;
+use crate::temporary::create_temporary_directory;
 use crate::workload::mixgraph::MixGraph;
 use crate::workload::operation_mix::{MixedOperation, OperationMix, Popularity};
 use crate::workload::random::Random;
@@ -94,13 +96,12 @@ impl BenchDatabase {
     ) -> Result<Vec<ThroughputCell>> {
         let workload = step.argument.workload;
         if workload == Workload::Fillsync {
-            let mut path = self.path.clone().into_os_string();
-            path.push(".fillsync");
-            let mut separate = BenchDatabase::new(self.kind, path.into(), plan)?;
+            let temporary = create_temporary_directory("lsmx-fillsync-", file::parent(&self.path))?;
+            let path = temporary.path().join("db");
+            let mut separate = BenchDatabase::new(self.kind, path, plan)?;
             separate.replace_database(workload, plan)?;
             let cell = separate.measure_operations(step, false, plan, progress)?;
             separate.close()?;
-            remove_directory(&separate.path)?;
             return Ok(vec![cell]);
         }
         let loaded_first = !workload.needs_new_database() && self.present.count() == 0;
