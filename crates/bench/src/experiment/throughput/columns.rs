@@ -19,7 +19,7 @@ pub(crate) const COMMON: &[Metric] = &[
     metric("engine", "engine", Unit::Text, "storage engine").csv("engine"),
     metric("threads", "threads", Unit::Count, "threads that run the operations, without the concurrent writer of readwhilewriting").csv("threads"),
     metric("ops", "ops", Unit::Count, "operations of these threads, without the puts of a concurrent writer; a scan counts entries").csv("ops"),
-    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for fills, overwrite, deleterandom, put and delete until compaction is idle").rate().csv("ops_per_s"),
+    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for fills, overwrite, deleterandom, put and delete until compaction is idle, except in put-over-time").rate().csv("ops_per_s"),
 ];
 
 #[rustfmt::skip]
