@@ -65,18 +65,27 @@ impl FileTable {
 
     /// Creates a file, marked as obsolete. [`BucketFile::set_obsolete`] clears the mark.
     pub fn create_bucket_file(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
-        let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
-        let uid = self.context.env.random_u64();
-        let file = self.insert(number, uid, true);
-        file.append_with(&*writer, &encode_header(BUCKET_HEADER, uid))?;
-        self.writers.lock().insert(number, writer);
-        Ok(file)
+        self.create_file(false)
     }
 
     /// Creates a file for a collection. The file stays open for appends until [`FileTable::unpin_writer`].
     pub fn create_pinned(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
-        let file = self.create_bucket_file()?;
-        self.writers.lock().pin(file.number);
+        self.create_file(true)
+    }
+
+    fn create_file(self: &Arc<FileTable>, is_pinned: bool) -> Result<Arc<BucketFile>> {
+        let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
+        let uid = self.context.env.random_u64();
+        let file = self.insert(number, uid, true);
+        file.append_with(&*writer, &encode_header(BUCKET_HEADER, uid))?;
+        let mut writers = self.writers.lock();
+        writers.insert(number, writer);
+        if is_pinned {
+            // Pinned under the same lock. Otherwise, a delivery could count the file as not pinned, and close the file
+            // that it has just created.
+            writers.pin(number);
+        }
+        drop(writers);
         Ok(file)
     }
 
@@ -372,5 +381,77 @@ impl BucketFile {
 
     pub fn verify_header(&self) -> Result<()> {
         check_header(&*self.reader()?, &self.path, BUCKET_HEADER, self.uid, "uid of a bucket file")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test of real threads")]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use lsmx::operand_store::OperandFiles;
+    use lsmx::vfs::{MemVfs, Vfs};
+    use lsmx_testkit::delta::{StoreDir, store_context};
+
+    use super::*;
+
+    /// A directory in which one file may be open for appends.
+    #[derive(Debug)]
+    struct OneWriterDir(Arc<StoreDir>);
+
+    impl OperandFiles for OneWriterDir {
+        fn vfs(&self) -> &Arc<dyn Vfs> {
+            self.0.vfs()
+        }
+
+        fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf {
+            self.0.path(kind, number)
+        }
+
+        fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)> {
+            self.0.create(kind)
+        }
+
+        fn writers_max(&self) -> usize {
+            1
+        }
+
+        fn sync_directory(&self) -> Result<()> {
+            self.0.sync_directory()
+        }
+
+        fn discard(&self, kind: OperandFileKind, number: u64) {
+            self.0.discard(kind, number);
+        }
+    }
+
+    /// Regression: a delivery closed the file that it had just created, because it counted a file that a collection was
+    /// about to pin. The append to the closed file failed.
+    #[test]
+    fn file_of_delivery_stays_open_while_collection_creates_files() {
+        const FILES: usize = 2_000;
+        let vfs = MemVfs::new();
+        vfs.create_dir(Path::new("db")).unwrap();
+        let dir = StoreDir::new(Arc::new(vfs), "db", 1);
+        let context = StoreContext {
+            files: Arc::new(OneWriterDir(dir.clone())),
+            ..store_context(&dir, &Arc::default(), 0)
+        };
+        let table = FileTable::new(context);
+        let table_of_collection = table.clone();
+        let collection = std::thread::spawn(move || {
+            for _ in 0..FILES {
+                let file = table_of_collection.create_pinned().unwrap();
+                file.append(b"sorted part").unwrap();
+                file.sync().unwrap();
+                table_of_collection.unpin_writer(&file);
+            }
+        });
+        for _ in 0..FILES {
+            let file = table.create_bucket_file().unwrap();
+            table.close_excess_writers().unwrap();
+            file.append(b"page").unwrap();
+        }
+        collection.join().unwrap();
     }
 }
