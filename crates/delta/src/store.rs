@@ -103,3 +103,49 @@ impl OperandStore for DeltaStore {
         OperandMetrics { memory_bytes, ..self.state.committed_view().metrics() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lsmx::operand_store::OperandReadTier;
+    use lsmx::vfs::{MemVfs, Vfs};
+    use lsmx_testkit::delta::{StoreDir, store_context};
+
+    use super::*;
+
+    /// Regression: a cache entry kept the whole tail of the bucket in memory, if the merge operator had no partial
+    /// merge. The size of the entry did not include the tail.
+    #[test]
+    fn cache_entry_does_not_share_memory_with_tail() {
+        let vfs = MemVfs::new();
+        vfs.create_dir(Path::new("db")).unwrap();
+        let files = StoreDir::new(Arc::new(vfs), "db", 1);
+        let context = store_context(&files, &Arc::default(), 0);
+        let options = DeltaOptions::default().bucket_bytes(1024).cache_bytes(1 << 20);
+        let store = DeltaStore::open(context, None, options).unwrap();
+        let deliver = |seq: u64| {
+            let mut delivery = store.deliver(SeqNo(seq)).unwrap();
+            delivery.add_operand(b"key", SeqNo(seq), &[7; 40]).unwrap();
+            let prepared = delivery.prepare().unwrap();
+            store.mark_committed(prepared.token);
+        };
+        let has_files = || store.state.committed_view().buckets[0].file_bytes() > 0;
+        let mut seq = 0;
+        while seq == 0 || !has_files() {
+            seq += 1;
+            deliver(seq);
+        }
+        deliver(seq + 1);
+        let (view, mut found) = (store.state.committed_view(), Vec::new());
+        view.read_operands(b"key", SeqNo::MAX, OperandReadTier::Storage, &mut found).unwrap();
+        let tail = view.buckets[0].tail.bytes().as_ptr_range();
+        let cache = store.state.resources.cache.as_ref().unwrap();
+        let entry = cache.get(b"key").expect("the read inserts an entry");
+        assert_eq!(entry.operands.len(), found.len());
+        assert!(!tail.is_empty() && !entry.operands.is_empty());
+        for operand in &*entry.operands {
+            assert!(!tail.contains(&operand.bytes.as_ptr()), "{}", operand.last.0);
+        }
+    }
+}

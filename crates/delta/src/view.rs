@@ -293,6 +293,10 @@ impl StoreView {
             // A new cache entry is useful only if this lookup read from files.
             Some(cache) if at >= self.through && reader.read_count > 0 => {
                 fold_operands(&mut operands, key, &*files.context.merger);
+                // Copies the operands, so that the entry does not keep the tail of the bucket in memory.
+                for operand in &mut operands {
+                    operand.bytes = Slice::from(&*operand.bytes);
+                }
                 let operands: Arc<[Operand]> = operands.into();
                 let entry = CacheEntry {
                     bucket_id: bucket.id,
