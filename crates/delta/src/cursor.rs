@@ -51,7 +51,7 @@ impl ViewReader {
         };
         let windows = &mut self.windows;
         let mut is_new_bucket = false;
-        let mut window = self.view.read_bucket(index, |bucket| {
+        let mut window = self.view.read_bucket(index, self.reads, |bucket| {
             // If the view was reloaded from the log, its bucket at this index is another object.
             let windows = match &mut *windows {
                 Some(windows) if Arc::ptr_eq(&windows.bucket, bucket) => windows,

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use lsmx::operand_store::{OperandFileKind, StoreContext, StoreToken};
+use lsmx::operand_store::{OperandFileKind, OperandReadTier, StoreContext, StoreToken};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -491,7 +491,8 @@ impl StoreState {
         for index in 0..view.buckets.len() {
             if view.buckets[index].files().any(|file| file.number == number) {
                 let mut reader = BucketReader::for_device_check(&bytes);
-                view.read_bucket(index, |bucket| bucket.read_records(&mut reader))?;
+                let tier = OperandReadTier::Storage;
+                view.read_bucket(index, tier, |bucket| bucket.read_records(&mut reader))?;
             }
         }
         Ok(bytes.load(Ordering::Relaxed))

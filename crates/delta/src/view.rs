@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lsmx::Result;
-use lsmx::operand_store::{Operand, OperandMetrics, StoreToken};
+use lsmx::operand_store::{Operand, OperandMetrics, OperandReadTier, StoreToken};
+use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
 use lsmx_base::filter::key_hash;
 use lsmx_base::key::SeqNo;
@@ -101,10 +101,11 @@ impl StoreView {
     }
 
     /// Calls `read` with the bucket at `index`. If the bucket may have lost pages, uses the bucket of the reloaded view
-    /// instead.
+    /// instead. If `reads` allows only memory, and this view is not reloaded yet, fails with [`Error::WouldBlock`].
     pub fn read_bucket<T>(
         &self,
         index: usize,
+        reads: OperandReadTier,
         mut read: impl FnMut(&Arc<Bucket>) -> Result<T>,
     ) -> Result<T> {
         let bucket = &self.buckets[index];
@@ -116,6 +117,9 @@ impl StoreView {
                 Err(_) if may_have_lost_pages() => {}
                 result => return result,
             }
+        }
+        if reads == OperandReadTier::Memory && self.reloaded.get().is_none() {
+            return Err(Error::WouldBlock);
         }
         match self.reload()? {
             Some(reloaded) => read(&reloaded.buckets[index]),

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use lsmx::Result;
 use lsmx::operand_store::Cursor;
-use lsmx::operand_store::{OperandCollection, PreparedVersion};
+use lsmx::operand_store::{OperandCollection, OperandReadTier, PreparedVersion};
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
@@ -140,7 +140,8 @@ impl<'a> BucketCollection<'a> {
                 let counter = &self.state.resources.counters.bucket_read_bytes;
                 let mut reader = BucketReader::for_job(counter);
                 let index = newest_view.bucket_index(&bucket.smallest_key).unwrap_or(usize::MAX);
-                newest_view.read_bucket(index, |bucket| bucket.read_records(&mut reader))?
+                let tier = OperandReadTier::Storage;
+                newest_view.read_bucket(index, tier, |bucket| bucket.read_records(&mut reader))?
             }
             false => bucket.tail.records().collect(),
         };

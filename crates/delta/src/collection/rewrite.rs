@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use lsmx::Result;
 use lsmx::env::YieldKind;
-use lsmx::operand_store::Operand;
+use lsmx::operand_store::{Operand, OperandReadTier};
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -104,7 +104,8 @@ impl<'a> BucketRewriter<'a> {
         let resources = &self.state.resources;
         resources.files.context.env.yield_point(YieldKind::CompactionBlock);
         let mut reader = BucketReader::for_job(&resources.counters.bucket_read_bytes);
-        self.base.read_bucket(index, |bucket| bucket.read_records(&mut reader))
+        let tier = OperandReadTier::Storage;
+        self.base.read_bucket(index, tier, |bucket| bucket.read_records(&mut reader))
     }
 
     /// Rewrites one bucket.

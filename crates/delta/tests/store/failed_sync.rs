@@ -2,7 +2,9 @@
 
 use crate::common::{Driver, Write, check_view, disk};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::operand_store::OperandReadTier;
 use lsmx::vfs::MemVfs;
+use lsmx::{Error, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 
@@ -50,6 +52,40 @@ fn failed_sync_pages_are_not_reused() {
         }
         check_after_crashes(&mut driver, &mem, seed);
     }
+}
+
+/// Regression: after a failed sync, a read from memory opened and read the log, to recover the lost pages.
+#[test]
+fn read_from_memory_after_failed_sync_opens_no_file() {
+    let mem = disk();
+    let vfs = FaultVfs::new(Arc::new(mem.clone()), 1);
+    let options = DeltaOptions::default().bucket_bytes(4096).log_bytes_max(3000).cache_bytes(0);
+    let mut driver = Driver::on(mem, Arc::new(vfs.clone()), options);
+    let rule = || FaultRule::new(Fault::Error(Errno::Io));
+    vfs.add_rule(rule().for_calls(&[VfsCall::Sync]).path_contains(".bucket").once());
+    while let Ok((prepared, model)) = driver.deliver(&round(30, 30)) {
+        driver.commit(&prepared, model);
+    }
+    let view = driver.store.view();
+    let read = |reads| {
+        let mut refused = 0;
+        for key in driver.model.keys.keys() {
+            match view.read_operands(key, SeqNo::MAX, reads, &mut Vec::new()) {
+                Err(Error::WouldBlock) => refused += 1,
+                result => result.unwrap(),
+            }
+            match view.clone().cursor(SeqNo::MAX, reads).seek(key, SeqNo::MAX) {
+                Err(Error::WouldBlock) => refused += 1,
+                result => result.unwrap(),
+            }
+        }
+        refused
+    };
+    vfs.add_rule(rule().for_calls(&[VfsCall::Open]).path_contains(".operands").from_then_on());
+    assert!(read(OperandReadTier::Memory) > 0, "no read needs the log");
+    vfs.clear_rules();
+    assert_eq!(read(OperandReadTier::Storage), 0);
+    driver.check().unwrap();
 }
 
 /// The store closes bucket files when too many are open. It must sync them first, because a log may refer to them.
