@@ -266,18 +266,33 @@ impl StoreState {
             Some(log) => log,
             None => self.start_log(base)?,
         };
-        let mut frames = log.new_frame_buffer();
-        build(&mut frames)?;
-        log.append(&mut frames)?;
-        log.add_void_from(void_from);
-        self.sync_log(log, bytes_before, is_new || has_new_files)
+        let number = log.number;
+        let append = || {
+            let mut frames = log.new_frame_buffer();
+            build(&mut frames)?;
+            log.append(&mut frames)?;
+            log.add_void_from(void_from);
+            self.sync_log(log, bytes_before, is_new || has_new_files)
+        };
+        append().inspect_err(|_| {
+            if is_new {
+                self.discard_log(number);
+            }
+        })
     }
 
     /// Starts a new log that contains only a snapshot of `view`.
     pub fn replace_log(&self, view: &StoreView) -> Result<StoreToken> {
         self.log.lock().take();
         let log = self.start_log(view)?;
-        self.sync_log(log, 0, true)
+        let number = log.number;
+        self.sync_log(log, 0, true).inspect_err(|_| self.discard_log(number))
+    }
+
+    /// Discards a log of which no token was returned.
+    fn discard_log(&self, number: u64) {
+        self.latest.lock().log_numbers.remove(&number);
+        self.resources.files.context.files.discard(OperandFileKind::Log, number);
     }
 
     /// Syncs the log after an append, and returns the token of its end. `bytes_before` is its size before the append.
@@ -309,8 +324,13 @@ impl StoreState {
         let context = &self.resources.files.context;
         let mut log = LogWriter::create(&*context.files, context.env.random_u64())?;
         self.latest.lock().log_numbers.insert(log.number);
-        log.put_snapshot(base, Bucket::to_entry)?;
-        Ok(log)
+        match log.put_snapshot(base, Bucket::to_entry) {
+            Ok(()) => Ok(log),
+            Err(error) => {
+                self.discard_log(log.number);
+                Err(error)
+            }
+        }
     }
 
     /// Makes a prepared view the base of the next delivery or collection, and returns it.
@@ -401,16 +421,56 @@ impl StoreState {
     /// The commit of an abandoned view may be durable. The files of these views are therefore kept until the next
     /// commit.
     pub fn abandon_prepared_views(&self) {
+        let prepared = self.take_prepared_views();
+        self.latest.lock().in_doubt.extend(prepared);
+    }
+
+    /// Abandons all prepared views, and discards the files that only they use. The engine must not have started to commit
+    /// one of them.
+    ///
+    /// On a full disk, the files would take the space that the next attempt needs.
+    pub fn discard_prepared_views(&self) {
+        let discarded = self.take_prepared_views();
+        // The next append recovers the committed view first, and starts a new log.
+        self.log.lock().take();
+        let log_number =
+            |token: Option<StoreToken>| token.map(|it| LogPosition::from_store_token(it).number);
+        let committed = self.committed.read().clone();
+        let (kept, obsolete_logs) = {
+            let mut latest = self.latest.lock();
+            let kept: Vec<Arc<StoreView>> = latest.in_doubt.iter().cloned().collect();
+            let tokens = kept.iter().map(|view| view.token).chain([latest.committed_token]);
+            let kept_logs: BTreeSet<u64> = tokens.filter_map(log_number).collect();
+            let logs = discarded.iter().filter_map(|view| log_number(view.token));
+            let obsolete_logs: BTreeSet<u64> = logs.filter(|it| !kept_logs.contains(it)).collect();
+            latest.log_numbers.retain(|number| !obsolete_logs.contains(number));
+            (kept, obsolete_logs)
+        };
+        let kept_files = kept.iter().chain([&committed]).flat_map(|view| view.files());
+        let kept_files: BTreeSet<u64> = kept_files.map(|file| file.number).collect();
+        for file in discarded.iter().flat_map(|view| view.files()) {
+            if !kept_files.contains(&file.number) {
+                file.set_obsolete(true);
+            }
+        }
+        drop(discarded);
+        for number in obsolete_logs {
+            self.resources.files.context.files.discard(OperandFileKind::Log, number);
+        }
+    }
+
+    /// Removes and returns all prepared views. The next delivery recovers the committed view.
+    fn take_prepared_views(&self) -> Vec<Arc<StoreView>> {
         let committed = self.committed.read().clone();
         let mut latest = self.latest.lock();
         let prepared = std::mem::take(&mut latest.prepared);
-        latest.in_doubt.extend(prepared.into_iter().map(|it| it.view));
         latest.view = committed;
         latest.token = latest.committed_token;
         // The log of the committed view is an earlier one, so its value is not known.
         latest.log_void_from = latest.token.map(|_| SeqNo::ZERO);
         latest.is_stale = true;
         latest.abandon_count += 1;
+        prepared.into_iter().map(|it| it.view).collect()
     }
 
     pub(crate) fn rules(&self) -> Arc<CollectionRules> {

@@ -48,6 +48,10 @@ impl OperandStore for DeltaStore {
         self.state.abandon_prepared_views();
     }
 
+    fn discard_prepared(&self) {
+        self.state.discard_prepared_views();
+    }
+
     fn recover(&self) -> Result<()> {
         self.state.load_base_view().map(drop)
     }

@@ -13,6 +13,7 @@ mod abandon;
 mod crash;
 mod damage;
 mod delete_persistence;
+mod failed_jobs;
 mod failed_sync;
 mod forged_files;
 mod golden;

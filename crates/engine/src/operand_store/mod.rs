@@ -285,6 +285,14 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// write to new files. Files of the abandoned state must be kept until the next commit.
     fn abandon(&self);
 
+    /// Abandons all data that was prepared since the last commit, and discards its files. Called instead of
+    /// [`OperandStore::abandon`] if the engine has not tried to store a token of this data.
+    ///
+    /// The default implementation calls [`OperandStore::abandon`], and keeps the files until the next commit.
+    fn discard_prepared(&self) {
+        self.abandon();
+    }
+
     /// Recovers the state on which the next delivery or collection is based. Called after [`OperandStore::abandon`],
     /// before the next collection. No delivery, collection or commit runs during the call.
     ///

@@ -1,7 +1,7 @@
 //! Converts panics of a user's operand store to errors that contain the name of the store.
 //!
-//! If [`OperandStore::mark_committed`] or [`OperandStore::abandon`] panics, the store may not know the outcome of its
-//! last delivery. The call is therefore repeated before the store is used again.
+//! If [`OperandStore::mark_committed`], [`OperandStore::abandon`] or [`OperandStore::discard_prepared`] panics, the store
+//! may not know the outcome of its last delivery. The call is therefore repeated before the store is used again.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{InternalKey, SeqNo};
@@ -68,6 +68,7 @@ impl PanicGuard {
 enum OutcomeCall {
     MarkCommitted(StoreToken),
     Abandon,
+    DiscardPrepared,
 }
 
 /// Operand store that returns an error if the inner store panics.
@@ -99,6 +100,7 @@ impl PanicGuardStore {
             let result = self.guard.catch(|| match first {
                 OutcomeCall::MarkCommitted(token) => self.inner.mark_committed(token),
                 OutcomeCall::Abandon => self.inner.abandon(),
+                OutcomeCall::DiscardPrepared => self.inner.discard_prepared(),
             });
             if let Err(error) = result {
                 *self.pending_calls.lock() = pending;
@@ -130,6 +132,11 @@ impl OperandStore for PanicGuardStore {
     fn abandon(&self) {
         // If the store panics, the call is repeated before the store is used again.
         let _ = self.report_outcome(Some(OutcomeCall::Abandon));
+    }
+
+    fn discard_prepared(&self) {
+        // If the store panics, the call is repeated before the store is used again.
+        let _ = self.report_outcome(Some(OutcomeCall::DiscardPrepared));
     }
 
     fn recover(&self) -> Result<()> {

@@ -42,6 +42,8 @@ struct RewrittenTree<'a> {
     /// Newest view of the operand store.
     operands: Option<PinnedOperandView>,
     turn: Option<StoreInstallGuard<'a>>,
+    /// Whether the manifest may contain the token of the operand store.
+    may_be_stored: bool,
 }
 
 impl RewrittenTree<'_> {
@@ -67,8 +69,10 @@ impl RewrittenTree<'_> {
 /// Abandons deliveries to the operand store that no manifest edit has committed.
 impl Drop for RewrittenTree<'_> {
     fn drop(&mut self) {
-        if let Some(turn) = &self.turn {
-            turn.attached.abandon();
+        match &self.turn {
+            Some(turn) if self.may_be_stored => turn.attached.abandon(),
+            Some(turn) => turn.attached.discard_prepared(),
+            None => {}
         }
     }
 }
@@ -167,11 +171,14 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
     let mut edits =
         vec![VersionEdit { changes: new_log_changes(&store.tables, segment, last_seq) }];
     edits.extend(rewritten.iter_mut().flat_map(|tree| tree.take_edits(last_seq)));
+    // Set before the call, which may panic.
+    rewritten.iter_mut().for_each(|tree| tree.may_be_stored = true);
     let written = store.manifest.rewrite(number, &edits);
     if written.is_err() && !store.manifest.may_be_named_by_current(number) {
         // The next attempt writes new files. On a full disk, the files of this attempt would take the space that it
         // needs.
         discard_manifest(&store.obsolete_files, &store.dir, number, segment);
+        rewritten.iter_mut().for_each(|tree| tree.may_be_stored = false);
     } else {
         // The manifest lists the tables, or may list them if the call failed.
         for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
@@ -222,6 +229,7 @@ fn rewrite_tree<'a>(
         edits: Vec::new(),
         operands: before.operand_view.clone(),
         turn,
+        may_be_stored: false,
     };
     for (memtable, last_seq) in memtables.into_iter().rev() {
         if memtable.is_empty() {

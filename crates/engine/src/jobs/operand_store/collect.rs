@@ -163,7 +163,7 @@ fn run_collection(
     }
     tree.check_live()?;
     let moved = move_to_tree(state, tree, &guard, collection, MoveMode::Fold, Vec::new());
-    let MoveResult { entries, written_bytes } = moved.inspect_err(|_| attached.abandon())?;
+    let MoveResult { entries, written_bytes } = moved?;
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
     span.record_success(0, written_bytes, elapsed_us);
     state.emit(&Event::OperandsCollected(OperandsCollected {
@@ -201,8 +201,7 @@ pub(crate) fn move_all_to_tree(
 ) -> Result<()> {
     let attached = &guard.attached;
     let collection = attached.store.collect_all()?;
-    let moved = move_to_tree(state, tree, guard, collection, MoveMode::CopyAll, changes);
-    moved.map(drop).inspect_err(|_| attached.abandon())
+    move_to_tree(state, tree, guard, collection, MoveMode::CopyAll, changes).map(drop)
 }
 
 /// Determines how operands are written to the tree.
@@ -220,17 +219,56 @@ struct MoveResult {
     written_bytes: u64,
 }
 
-/// Writes the moved operands to a new run, and makes the result of the collection durable and visible. After an error,
-/// the caller must abandon the collection.
+/// Writes the moved operands to a new run, and makes the result of the collection durable and visible. Abandons the
+/// collection after an error.
 fn move_to_tree(
     state: &DbState,
     tree: &Tree,
     guard: &StoreInstallGuard<'_>,
-    mut collection: Box<dyn OperandCollection + '_>,
+    collection: Box<dyn OperandCollection + '_>,
     mode: MoveMode,
     mut changes: Vec<Change>,
 ) -> Result<MoveResult> {
     let attached = &guard.attached;
+    // The manifest does not contain the token yet. On a full disk, the files of a failed collection would take the space
+    // that the next attempt needs.
+    let (mut outputs, prepared) = write_moved_operands(state, tree, attached, collection, mode)
+        .inspect_err(|_| attached.discard_prepared())?;
+    let written_bytes = outputs.finished_bytes();
+    let token = prepared.as_ref().map(|prepared| prepared.token);
+    changes.push(Change::OperandToken { keyspace: tree.id, token });
+    attached.collection_count.fetch_add(1, Ordering::Relaxed);
+    let operands = prepared.map(|prepared: PreparedVersion| attached.prepared_view(prepared));
+    install_version(
+        state,
+        tree,
+        &mut outputs,
+        None,
+        Some(operands.as_ref()),
+        changes,
+        TreeShape::with_flushed_run,
+    )
+    .inspect_err(|_| attached.abandon())?;
+    if let Some(token) = token {
+        attached.store.mark_committed(token);
+    }
+    tree.counters.update_level(0, |writes| {
+        writes.jobs += 1;
+        writes.incoming_bytes += written_bytes;
+        writes.written_bytes += written_bytes;
+    });
+    Ok(MoveResult { entries: outputs.entries, written_bytes })
+}
+
+/// Writes the moved operands to a new run, and makes the new state of the store durable. Returns the run, and the new
+/// state unless the store is removed.
+fn write_moved_operands<'a>(
+    state: &'a DbState,
+    tree: &'a Tree,
+    attached: &AttachedStore,
+    mut collection: Box<dyn OperandCollection + '_>,
+    mode: MoveMode,
+) -> Result<(JobOutputs<'a>, Option<PreparedVersion>)> {
     // While this thread has reserved the store, no flush and no other collection adds entries to the tree. The view
     // therefore contains all table entries that are older than the operands. Snapshots that are taken from now on see
     // all operands that move.
@@ -264,29 +302,7 @@ fn move_to_tree(
     if !outputs.tables().is_empty() {
         sync_directory(state.vfs.as_ref(), &state.dir)?;
     }
-    let written_bytes = outputs.finished_bytes();
-    let token = prepared.as_ref().map(|prepared| prepared.token);
-    changes.push(Change::OperandToken { keyspace: tree.id, token });
-    attached.collection_count.fetch_add(1, Ordering::Relaxed);
-    let operands = prepared.map(|prepared: PreparedVersion| attached.prepared_view(prepared));
-    install_version(
-        state,
-        tree,
-        &mut outputs,
-        None,
-        Some(operands.as_ref()),
-        changes,
-        TreeShape::with_flushed_run,
-    )?;
-    if let Some(token) = token {
-        attached.store.mark_committed(token);
-    }
-    tree.counters.update_level(0, |writes| {
-        writes.jobs += 1;
-        writes.incoming_bytes += written_bytes;
-        writes.written_bytes += written_bytes;
-    });
-    Ok(MoveResult { entries: outputs.entries, written_bytes })
+    Ok((outputs, prepared))
 }
 
 /// Writes operands without combining them.

@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use lsmx::WalOptions;
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{CrashImage, MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 
+use crate::harness::database::{assert_clean, files};
 use crate::harness::small_database::{KINDS, durability, seeds};
 
 /// A model of the acknowledged writes: the expected entries of each keyspace.
@@ -256,4 +258,52 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     database.drop_values();
     database.put_more();
     database.close_and_check(dir);
+}
+
+/// Regression: each failed call of `resume` left the files of its deliveries behind. They took the space that the next
+/// call needed.
+#[test]
+fn failed_resume_leaves_no_files_of_operand_stores() {
+    // The table of the second keyspace cannot be created, or the new manifest cannot be created.
+    for cause in [".sst", "MANIFEST"] {
+        let (disk, dir) = (MemVfs::new(), Path::new("db"));
+        let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+        let db = Db::open(dir, options().vfs(Arc::new(faults.clone()))).unwrap();
+        // `resume` writes the memtables of keyspaces in the order of their creation.
+        let operands = db.keyspace("operands", keyspace_options("operands")).unwrap();
+        let tables = db.keyspace("tables", keyspace_options("default")).unwrap();
+        let sync = tables.with_write_options(durability(true));
+        let write = |round: u8| {
+            (0..100_u8).for_each(|key| operands.merge([key], [round; 500]).unwrap());
+            sync.put("key", [round]).unwrap();
+        };
+        write(0);
+        db.flush().unwrap();
+        write(1);
+        let full = |calls: &[VfsCall], path: &str| {
+            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(calls);
+            faults.add_rule(rule.path_contains(path).from_then_on());
+        };
+        full(&[VfsCall::Append, VfsCall::Sync], ".wal");
+        sync.put("key", "lost").unwrap_err();
+        faults.clear_rules();
+        full(&[VfsCall::Create], cause);
+        let store_files = || [files(&disk, ".operands"), files(&disk, ".bucket")].concat();
+        let before = store_files();
+        for _ in 0..3 {
+            let failed = db.resume().unwrap_err();
+            assert!(failed.to_string().contains(cause), "{failed}");
+            assert_eq!(store_files(), before, "{cause}");
+        }
+        faults.clear_rules();
+        db.resume().unwrap();
+        write(2);
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        let expected = [[0; 500], [1; 500], [2; 500]].concat();
+        (0..100_u8).for_each(|key| assert_eq!(*operands.get([key]).unwrap().unwrap(), expected));
+        drop((operands, tables, sync));
+        db.close(None).unwrap();
+        assert_clean(&disk);
+    }
 }
