@@ -42,9 +42,8 @@ impl OperandView for StoreView {
         }
         let read_counters = &*self.resources.files.context.read_counters;
         let mut reader = BucketReader::for_user(reads, read_counters);
-        let operands = self.read_bucket(index, reads, |bucket| {
-            self.find_operands(bucket, key, at, &mut reader)
-        })?;
+        let operands = self
+            .read_bucket(index, reads, |bucket| self.find_operands(bucket, key, at, &mut reader))?;
         if reader.read_count == 0 {
             read_counters.record_hit();
         }

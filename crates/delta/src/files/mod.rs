@@ -319,6 +319,12 @@ impl BucketFile {
         Ok(())
     }
 
+    /// Closes the descriptor that reads have opened. The next read opens the file again.
+    pub fn close_reader(&self) {
+        let reader = self.table.readers.lock().remove(self.number);
+        drop(reader);
+    }
+
     fn open(&self) -> Result<Arc<dyn File>> {
         let opened = self.table.context.files.vfs().open(&self.path);
         opened.map_err(|e| io_error("open", &self.path, e))
