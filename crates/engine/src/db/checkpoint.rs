@@ -147,7 +147,8 @@ impl<'a> Checkpoint<'a> {
         for (&id, keyspace) in &self.manifest.keyspaces {
             for blob in keyspace.value_log.blob_files() {
                 if self.link_or_copy(FileName::Blob(blob.id.0), target, blob.bytes, created)? {
-                    verify::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
+                    let fd_cache = verify::check_descriptors(&self.state.vfs);
+                    verify::verify_blob(&fd_cache, target, id, blob, &BlockCache::new(0))?;
                 }
                 self.yield_and_check_deadline()?;
             }

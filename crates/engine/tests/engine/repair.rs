@@ -11,7 +11,7 @@ use std::time::Duration;
 use lsmx::internals::format::block::TRAILER_BYTES;
 use lsmx::internals::format::footer::{FOOTER_BYTES, Footer};
 use lsmx::internals::format::properties::TableProperties;
-use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
@@ -556,5 +556,41 @@ fn repair_interrupted_can_be_repeated() {
             intact.check(&crashed, &report, &done);
             k += 1 + rng.below(9) as u64;
         }
+    }
+}
+
+/// Regression: a repair that ran out of file descriptors dropped readable values and entries.
+#[test]
+fn repair_without_descriptors_fails_or_loses_nothing_more() {
+    let intact = build(seed(), 60, false);
+    let damaged = |name: &str| {
+        let disk = intact.copy();
+        let of_kind = |(path, _): &&(PathBuf, usize)| extension(path) == name;
+        for (path, bytes) in intact.files().iter().filter(of_kind) {
+            disk.flip_bits(path, (bytes / 2) as u64, 1).unwrap();
+        }
+        disk
+    };
+    for name in ["blob", "sst"] {
+        let expected = repair(&damaged(name)).unwrap();
+        assert!(!expected.lost.is_empty(), "{name}: {}", describe(&expected));
+        let mut refused = 0;
+        for nth in 0.. {
+            let faults = FaultVfs::new(Arc::new(damaged(name)), 1);
+            let rule = FaultRule::new(Fault::Error(Errno::TooManyFiles));
+            faults.add_rule(rule.for_calls(&[VfsCall::Open]).nth(nth).once());
+            let repaired = repair_with(&faults, &RepairOptions::default());
+            if faults.fired_counts().is_empty() {
+                break;
+            }
+            match repaired {
+                Err(error) => {
+                    assert!(matches!(error, Error::Io { .. }), "{name}, open {nth}: {error}");
+                    refused += 1;
+                }
+                Ok(report) => assert_eq!(report.lost, expected.lost, "{name}, open {nth}"),
+            }
+        }
+        assert!(refused > 0, "{name}");
     }
 }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use lsmx::env::Background;
 use lsmx::internals::vfs::{FileLayer, OpenMode, VfsCall, VfsLayer};
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
-use lsmx::{Db, Error, Options, PolicySpec};
+use lsmx::{Db, Error, Options, PolicySpec, RepairOptions};
+use lsmx_delta::DeltaStoreFactory;
 
 use super::Outcome;
-use super::small_database::{KINDS, keyspace_options, lock, open_with};
+use super::small_database::{KINDS, files, keyspace_options, lock, open_kinds, open_with};
 
 /// An in-memory file system with a limit on open file descriptors. Each open file and each lock uses one descriptor.
 /// Listing or syncing a directory and reserving disk space fail if no descriptor is free.
@@ -26,6 +27,11 @@ pub(crate) struct FewDescriptors {
 }
 
 impl FewDescriptors {
+    fn new(inner: MemVfs, limit: usize) -> FewDescriptors {
+        let (open, refused) = Default::default();
+        FewDescriptors { inner, limit, open, refused }
+    }
+
     fn take(&self, path: &Path) -> io::Result<Descriptor> {
         if self.open.fetch_add(1, Ordering::SeqCst) >= self.limit {
             self.open.fetch_sub(1, Ordering::SeqCst);
@@ -171,8 +177,7 @@ pub(crate) fn use_real_files(dir: &Path) -> lsmx::Result<()> {
 /// Returns whether the database and the operand store can be opened with this limit. If they can, all later calls must
 /// succeed.
 fn is_sufficient(background: Background, limit: usize) -> bool {
-    let (open, refused) = Default::default();
-    let disk = FewDescriptors { inner: MemVfs::new(), limit, open, refused };
+    let disk = FewDescriptors::new(MemVfs::new(), limit);
     let is_refusal = |error: &Error| match error {
         Error::TooFewDescriptors { available, needed } => {
             assert!(available < needed && *available <= limit as u64, "limit {limit}: {error}");
@@ -201,4 +206,47 @@ fn is_sufficient(background: Background, limit: usize) -> bool {
     }
     assert_eq!(disk.open.load(Ordering::SeqCst), 0, "descriptors are open after the close");
     true
+}
+
+/// Verifies, repairs and copies a database that has more files of each kind than the process may have open.
+///
+/// Regression: `verify` and `repair` kept all blob files of a keyspace open. They and checkpoints kept up to 1,024 files
+/// of an operand store open.
+pub(crate) fn checks_need_few_descriptors() {
+    const LIMIT: usize = 40;
+    const KEYS: u64 = 600;
+    let disk = MemVfs::new();
+    let options = || options(Background::Inline).operand_store(DeltaStoreFactory::default());
+    let open = |disk: FewDescriptors| {
+        let db = open_with(&disk, options()).unwrap();
+        let [_, values, operands] = open_kinds(&db);
+        (db, values, operands)
+    };
+    let limited = || FewDescriptors::new(disk.clone(), LIMIT);
+    let (db, values, operands) = open(FewDescriptors::new(disk.clone(), usize::MAX));
+    for key in 0..KEYS {
+        values.put(key_of(key), [7; 100]).unwrap();
+        operands.merge(key_of(key), [7; 200]).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    drop((values, operands));
+    db.close(None).unwrap();
+    for kind in [".blob", ".bucket"] {
+        let count = files(&disk, kind).len();
+        assert!(count > 2 * LIMIT, "{count} files of kind {kind}");
+    }
+    let verified = || lsmx::verify("db", &options().vfs(Arc::new(limited())));
+    assert_eq!(verified().unwrap().operand_stores, 1);
+    let (db, values, operands) = open(limited());
+    db.checkpoint("copy").unwrap();
+    drop((values, operands));
+    db.close(None).unwrap();
+    // Only a damaged database is repaired.
+    let damaged = files(&disk, ".blob").pop().unwrap();
+    disk.flip_bits(&damaged, 40, 1).unwrap();
+    let options = options().vfs(Arc::new(limited()));
+    let repaired = lsmx::repair("db", &options, &RepairOptions::default()).unwrap();
+    assert!(repaired.damaged && repaired.lost.len() <= 1, "{repaired:?}");
+    verified().unwrap();
 }

@@ -23,10 +23,13 @@ use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::options::stored::kept_logs;
 use crate::state::table_factory::table_identity;
-use crate::table::{ReadContext, ReadPurpose, Table, TableCursor, verify_table};
+use crate::table::{FdCache, ReadContext, ReadPurpose, Table, TableCursor, verify_table};
 use crate::value_log::BlobReader;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
+
+/// Maximum number of tables and blob files that a check has open at the same time.
+const OPEN_FILES_MAX: usize = 16;
 
 /// Result of [`verify`]: the number and size of the checked files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -77,7 +80,7 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
         VerifyReport { keyspaces: state.keyspaces.len() as u64, ..VerifyReport::default() };
     let mut operand_files = Some(BTreeSet::new());
     for (&id, keyspace) in &state.keyspaces {
-        verify_keyspace(&*vfs, dir, (id, keyspace), &mut report)?;
+        verify_keyspace(&vfs, dir, (id, keyspace), &mut report)?;
         match operand_store::verify_store(&vfs, dir, keyspace, stores)? {
             StoreCheck::NoStore => {}
             StoreCheck::Checked(files) => {
@@ -100,7 +103,7 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
 }
 
 fn verify_keyspace(
-    vfs: &dyn Vfs,
+    vfs: &Arc<dyn Vfs>,
     dir: &Path,
     (id, keyspace): (u32, &KeyspaceState),
     report: &mut VerifyReport,
@@ -113,7 +116,7 @@ fn verify_keyspace(
         report.blob_bytes += blob.bytes;
     }
     for file in keyspace.tree.files() {
-        let table = open_verified_table(vfs, dir, (id, file), &cache)?;
+        let table = open_verified_table(&**vfs, dir, (id, file), &cache)?;
         report.blob_values +=
             blobs.verify_pointers(&table, keyspace.value_log.references_of_table(file.id))?;
         report.tables += 1;
@@ -241,15 +244,15 @@ impl VerifiedBlobs {
 
     /// Opens and checks all blob files of a keyspace.
     pub(crate) fn open(
-        vfs: &dyn Vfs,
+        vfs: &Arc<dyn Vfs>,
         dir: &Path,
         (id, keyspace): (u32, &KeyspaceState),
         cache: &Arc<BlockCache>,
     ) -> Result<VerifiedBlobs> {
-        let blobs = keyspace
-            .value_log
-            .blob_files()
-            .map(|blob| verify_blob(vfs, dir, id, blob, cache).map(|reader| (blob.id, reader)));
+        let fd_cache = check_descriptors(vfs);
+        let blobs = keyspace.value_log.blob_files().map(|blob| {
+            verify_blob(&fd_cache, dir, id, blob, cache).map(|reader| (blob.id, reader))
+        });
         Ok(VerifiedBlobs::new(dir, blobs.collect::<Result<_>>()?))
     }
 
@@ -304,16 +307,22 @@ impl VerifiedBlobs {
     }
 }
 
+/// Returns the descriptors for the tables and blob files of a check. A check may need more files than the process may
+/// have open.
+pub(crate) fn check_descriptors(vfs: &Arc<dyn Vfs>) -> Arc<FdCache> {
+    FdCache::new(Arc::clone(vfs), OPEN_FILES_MAX, false, None)
+}
+
 /// Opens a blob file, and checks that its content is consistent and matches its record in the manifest.
 pub(crate) fn verify_blob(
-    vfs: &dyn Vfs,
+    fd_cache: &Arc<FdCache>,
     dir: &Path,
     keyspace: u32,
     record: &BlobFileRecord,
     cache: &Arc<BlockCache>,
 ) -> Result<BlobReader> {
     let path = FileName::Blob(record.id.0).in_dir(dir);
-    let blob = BlobReader::open(vfs, &path, keyspace, record, cache);
+    let blob = BlobReader::open_cached(fd_cache, &path, keyspace, record, cache);
     let blob = blob.map_err(|error| error.or_missing(&dir.join(CURRENT)))?;
     blob.verify()?;
     Ok(blob)

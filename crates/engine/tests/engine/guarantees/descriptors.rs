@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::descriptors::use_real_files;
+use crate::harness::descriptors::{checks_need_few_descriptors, use_real_files};
 
 /// Environment variable that passes the database directory to a child process.
 const DIR: &str = "LSMX_TEST_FEW_DESCRIPTORS_DIR";
@@ -34,4 +34,9 @@ fn process_with_few_descriptors_is_refused_or_has_enough() {
         text.contains("the open is refused")
     });
     assert_eq!((refused[0], refused[4]), (true, false), "{refused:?}");
+}
+
+#[test]
+fn checks_of_many_files_need_few_descriptors() {
+    checks_need_few_descriptors();
 }

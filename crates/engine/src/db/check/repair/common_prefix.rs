@@ -18,8 +18,8 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_compaction::TreeShape;
 
-use crate::db::check::repair::context::{RepairContext, is_damage_error};
-use crate::db::check::repair::report::{Loss, LossKind};
+use crate::db::check::repair::context::RepairContext;
+use crate::db::check::repair::report::{Loss, LossKind, is_damage_error};
 use crate::db::check::repair::starting_state::first_seq;
 use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};

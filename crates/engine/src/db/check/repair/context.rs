@@ -1,7 +1,6 @@
 //! The context of a repair, and the operations that several steps use.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::file_name::FileName;
@@ -10,10 +9,11 @@ use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
 use crate::db::check::repair::damaged_table::DamagedTable;
-use crate::db::check::repair::report::{Finding, Loss, RepairReport};
+use crate::db::check::repair::report::{Finding, Loss, RepairReport, is_damage_error};
 use crate::db::check::repair::salvage_table::salvage_table;
 use crate::db::check::repair::starting_state::{StartingState, list_files};
 use crate::db::check::repair::table_writer::{RepairTables, ValueSalvager, WrittenTable};
+use crate::db::check::verify::check_descriptors;
 use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creation_number};
 use crate::db::open::log_source::LogSource;
 use crate::env::Env;
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::ManifestState;
 use crate::operand_store::OperandStoreFactory;
+use crate::table::FdCache;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, RecoveryReport};
 
@@ -30,6 +31,7 @@ pub(crate) struct RepairContext<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) stores: &'a [Arc<dyn OperandStoreFactory>],
     pub(crate) cache: Arc<BlockCache>,
+    pub(crate) descriptors: Arc<FdCache>,
     pub(crate) tables: RepairTables<'a>,
     /// State of the repaired database.
     pub(crate) state: ManifestState,
@@ -72,6 +74,7 @@ impl<'a> RepairContext<'a> {
             dir,
             stores,
             cache: BlockCache::new(0),
+            descriptors: check_descriptors(vfs),
             tables,
             state,
             manifest: start.path.clone(),
@@ -125,11 +128,13 @@ impl<'a> RepairContext<'a> {
         }
         for file in self.list_files()? {
             let path = file.in_dir(self.dir);
-            if matches!(file, FileName::Table(_))
-                && let Ok(table) = DamagedTable::open(&**self.vfs, &path, None)
-            {
-                let uid = table.uid();
-                self.tables_by_uid.insert(uid, path);
+            if !matches!(file, FileName::Table(_)) {
+                continue;
+            }
+            match DamagedTable::open(&**self.vfs, &path, None) {
+                Ok(table) => drop(self.tables_by_uid.insert(table.uid(), path)),
+                Err(error) if !is_damage_error(&error) => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(())
@@ -150,13 +155,17 @@ impl<'a> RepairContext<'a> {
             let other_path = self.tables_by_uid.get(&uid).ok_or(error)?;
             DamagedTable::open(vfs, other_path, Some(uid))
         });
-        let Ok(damaged) = opened else { return Ok(None) };
+        let damaged = match opened {
+            Ok(damaged) => damaged,
+            Err(error) if !is_damage_error(&error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
         let (tables, mut rewritten) = (&mut self.tables, None);
         let found = salvage_table(&damaged, (name, path), &mut |key: InternalKey<'_>, value| {
             // Only entries of external tables have the sequence number 0.
             let seq = if key.seq == SeqNo::ZERO { ingest_seq } else { key.seq };
             let key = InternalKey { seq, ..key };
-            let Some(entry) = values.salvage(name, key, value) else { return Ok(()) };
+            let Some(entry) = values.salvage(name, key, value)? else { return Ok(()) };
             let table = match rewritten.take() {
                 Some(table) => table,
                 None => tables.start((id, name))?,
@@ -172,17 +181,5 @@ impl<'a> RepairContext<'a> {
         self.report.entries_salvaged += rewritten.entries;
         let written = self.tables.finish(rewritten, found.range_tombstones, oldest_tombstone_us)?;
         Ok(Some(RewrittenTable { written, lost }))
-    }
-}
-
-/// Returns true if an error is caused by damage. Any other error ends the repair.
-pub(crate) fn is_damage_error(error: &Error) -> bool {
-    match error {
-        Error::UnsupportedVersion { .. } => false,
-        // An unreadable file is damaged. A file that cannot be opened may be intact.
-        Error::Io { action, source, .. } => {
-            *action == "read" || source.kind() == io::ErrorKind::NotFound
-        }
-        _ => true,
     }
 }

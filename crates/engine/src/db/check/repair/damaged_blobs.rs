@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader, BlobRecord, ValuePointer};
 use crate::vfs::{File, Vfs};
 
+/// Maximum number of damaged blob files that are open at the same time.
+const OPEN_FILES_MAX: usize = 16;
+
 /// Opens and reads the blob files of a directory, which may be damaged. The checksum of each record is verified.
 #[derive(Debug)]
 pub(crate) struct DamagedBlobFiles<'a> {
@@ -20,7 +23,8 @@ pub(crate) struct DamagedBlobFiles<'a> {
     dir: &'a Path,
     /// Uids from the manifest, by file number.
     uids: BTreeMap<u64, u64>,
-    opened: BTreeMap<u64, Result<DamagedBlobFile>>,
+    /// Open files, by file number. At most [`OPEN_FILES_MAX`].
+    opened: BTreeMap<u64, DamagedBlobFile>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,8 +73,15 @@ impl<'a> DamagedBlobFiles<'a> {
 
     fn open(&mut self, number: u64) -> Result<DamagedBlobFile> {
         let (vfs, dir, uid) = (self.vfs, self.dir, self.uids.get(&number).copied());
-        let open = || DamagedBlobFile::open(vfs, dir, number, uid);
-        self.opened.entry(number).or_insert_with(open).clone()
+        if let Some(opened) = self.opened.get(&number) {
+            return Ok(opened.clone());
+        }
+        let opened = DamagedBlobFile::open(vfs, dir, number, uid)?;
+        if self.opened.len() >= OPEN_FILES_MAX {
+            self.opened.clear();
+        }
+        self.opened.insert(number, opened.clone());
+        Ok(opened)
     }
 }
 

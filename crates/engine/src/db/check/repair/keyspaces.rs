@@ -8,9 +8,9 @@ use lsmx_compaction::{Level, RunId, TableMeta};
 use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::SeqNo;
 
-use crate::db::check::repair::context::{RepairContext, is_damage_error};
+use crate::db::check::repair::context::RepairContext;
 use crate::db::check::repair::damaged_blobs::DamagedBlobFiles;
-use crate::db::check::repair::report::{Loss, LossKind};
+use crate::db::check::repair::report::{Loss, LossKind, is_damage_error};
 use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::db::check::verify::{VerifiedBlobs, open_verified_table, verify_blob};
 use crate::db::operand_store::{self, StoreCheck};
@@ -23,7 +23,7 @@ pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result
     let keyspace = repair.state.keyspaces[&id].clone();
     let (mut sound, mut removed) = (BTreeMap::new(), Vec::new());
     for record in keyspace.value_log.blob_files() {
-        match verify_blob(&**repair.vfs, repair.dir, id, record, &repair.cache) {
+        match verify_blob(&repair.descriptors, repair.dir, id, record, &repair.cache) {
             Ok(blob) => drop(sound.insert(record.id, blob)),
             Err(damage) => {
                 repair.add_finding(&damage, "readable values are moved to tables")?;
@@ -129,10 +129,15 @@ pub(crate) fn repair_operand_stores(repair: &mut RepairContext<'_>) -> Result<()
         };
         let opened =
             operand_store::live_store_files(repair.vfs, repair.dir, &keyspace, repair.stores);
-        if let Ok(files) = opened {
-            repair.add_finding(&damage, "it is kept; reads of keys with damaged operands fail")?;
-            live.extend(files);
-            continue;
+        match opened {
+            Ok(files) => {
+                repair
+                    .add_finding(&damage, "it is kept; reads of keys with damaged operands fail")?;
+                live.extend(files);
+                continue;
+            }
+            Err(error) if !is_damage_error(&error) => return Err(error),
+            Err(_) => {}
         }
         repair.add_finding(&damage, "it cannot be opened; the keyspace gets an empty store")?;
         is_lost = true;

@@ -19,7 +19,7 @@ use crate::db::check::repair::table_writer::{RepairTables, UnfinishedTable, Valu
 use crate::error::{Error, Result};
 use crate::iter::merging_iter::MergingCursor;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
-use crate::table::{ReadPurpose, Table, TableCursor, TableIdentity, verify_table};
+use crate::table::{FdCache, ReadPurpose, Table, TableCursor, TableIdentity, verify_table};
 use crate::vfs::Vfs;
 
 /// Target size of a new table, in bytes.
@@ -31,6 +31,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// sequence number of an ingested table.
 pub(crate) fn open_undamaged_table(
     vfs: &dyn Vfs,
+    descriptors: &Arc<FdCache>,
     path: &Path,
     (id, uid, seq_largest): (FileId, u64, SeqNo),
     cache: &Arc<BlockCache>,
@@ -49,7 +50,8 @@ pub(crate) fn open_undamaged_table(
     }
     let checksum = checksum.digest();
     let identity = TableIdentity { id, bytes, uid, checksum, seq_largest };
-    let table = Table::open(vfs, path, &identity, cache)?;
+    drop(file);
+    let table = Table::open_cached(descriptors, path, &identity, cache)?;
     verify_table(&table)?;
     Ok(Arc::new(table))
 }
@@ -84,7 +86,7 @@ pub(crate) fn merge_tables(
         let (user_key, seq) = (Bytes::copy_from_slice(merged.key().user_key), merged.key().seq);
         let (kind, value) = next_unique_entry(&mut merged, &user_key, seq)?;
         let key = InternalKey { user_key: &user_key, seq, kind };
-        let Some(entry) = values.salvage(keyspace.1, key, &value) else { continue };
+        let Some(entry) = values.salvage(keyspace.1, key, &value)? else { continue };
         if last.as_ref() != Some(&user_key) {
             run.start_key(&user_key)?;
             last = Some(user_key.clone());

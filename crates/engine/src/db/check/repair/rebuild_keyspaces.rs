@@ -160,7 +160,13 @@ fn open_or_rewrite(
     repair.set_aside.insert(FileName::Table(candidate.number));
     let ingest_seq = candidate.seq_largest.unwrap_or(UNKNOWN_INGEST_SEQ);
     let identity = (FileId(candidate.number), candidate.uid, ingest_seq);
-    let damage = match open_undamaged_table(&**repair.vfs, &path, identity, &repair.cache) {
+    let damage = match open_undamaged_table(
+        &**repair.vfs,
+        &repair.descriptors,
+        &path,
+        identity,
+        &repair.cache,
+    ) {
         Ok(table) => {
             repair.report.tables_sound += 1;
             *last_seq = (*last_seq)
@@ -197,5 +203,6 @@ fn open_or_rewrite(
     let Some(record) = rewritten.written.record else { return Ok(None) };
     let identity = (record.id, record.uid, SeqNo(record.seq_largest));
     let path = repair.table_path(record.id.0);
-    open_undamaged_table(&**repair.vfs, &path, identity, &repair.cache).map(Some)
+    open_undamaged_table(&**repair.vfs, &repair.descriptors, &path, identity, &repair.cache)
+        .map(Some)
 }

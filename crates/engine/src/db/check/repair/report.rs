@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 
 use lsmx_compaction::TableMeta;
@@ -143,5 +144,17 @@ impl fmt::Display for LossKind {
             LossKind::Operands => "merge operands",
             LossKind::Commits => "commits",
         })
+    }
+}
+
+/// Returns true if an error is caused by damage. Any other error ends the repair.
+pub(crate) fn is_damage_error(error: &Error) -> bool {
+    match error {
+        Error::UnsupportedVersion { .. } => false,
+        // An unreadable file is damaged. A file that cannot be opened may be intact.
+        Error::Io { action, source, .. } => {
+            *action == "read" || source.kind() == io::ErrorKind::NotFound
+        }
+        _ => true,
     }
 }

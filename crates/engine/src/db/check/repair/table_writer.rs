@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, TableMeta};
 
 use crate::db::check::repair::damaged_blobs::DamagedBlobFiles;
-use crate::db::check::repair::report::{Loss, LossKind};
+use crate::db::check::repair::report::{Loss, LossKind, is_damage_error};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
@@ -161,22 +161,25 @@ impl<'a> ValueSalvager<'a> {
 
     /// Converts an entry of an old table to an entry of a new table. Returns `None` if the value is unreadable.
     /// Unreadable values of adjacent entries are reported as one loss.
+    ///
+    /// # Errors
+    /// The error of a read of the value, if [`is_damage_error`] returns false for it.
     pub(crate) fn salvage<'e>(
         &mut self,
         keyspace: &str,
         key: InternalKey<'e>,
         value: &'e [u8],
-    ) -> Option<SalvagedEntry<'e>> {
+    ) -> Result<Option<SalvagedEntry<'e>>> {
         let previous_is_lost = std::mem::replace(&mut self.previous_is_lost, false);
         if key.kind.without_expiry() != EntryKind::ValuePointer {
-            return Some(SalvagedEntry { key, value: Cow::Borrowed(value), pointer: None });
+            return Ok(Some(SalvagedEntry { key, value: Cow::Borrowed(value), pointer: None }));
         }
         let pointer = ValuePointer::decode(without_expiry(key.kind, value));
         let file = pointer.as_ref().map_or(0, |pointer| pointer.file);
         let read = match &pointer {
             Ok(pointer) if self.sound.contains(&file) => {
                 let pointer = Some(*pointer);
-                return Some(SalvagedEntry { key, value: Cow::Borrowed(value), pointer });
+                return Ok(Some(SalvagedEntry { key, value: Cow::Borrowed(value), pointer }));
             }
             Ok(pointer) => self.damaged.read_value((key.user_key, key.seq), pointer),
             Err(what) => Err(Error::malformed(what.clone(), &self.damaged.path(0), 0)),
@@ -191,8 +194,9 @@ impl<'a> ValueSalvager<'a> {
                     put_expiring_value(&mut value, expiry_us, &content);
                     key.kind = EntryKind::PutExpiring;
                 }
-                return Some(SalvagedEntry { key, value: Cow::Owned(value), pointer: None });
+                return Ok(Some(SalvagedEntry { key, value: Cow::Owned(value), pointer: None }));
             }
+            Err(error) if !is_damage_error(&error) => return Err(error),
             Err(error) => error,
         };
         self.previous_is_lost = true;
@@ -209,7 +213,7 @@ impl<'a> ValueSalvager<'a> {
                 self.lost.push(Loss { from: user_key.clone(), to: user_key, bytes, ..loss });
             }
         }
-        None
+        Ok(None)
     }
 
     /// Returns the losses since the last call.
