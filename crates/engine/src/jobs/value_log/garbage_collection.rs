@@ -111,15 +111,34 @@ pub(crate) fn find_relocatable_files(
     selected.map(|(_, id, _)| id).collect()
 }
 
-/// Returns the victims, in order of descending share of garbage. Quarantined files are never victims.
+/// Returns the blob files that only quarantined tables reference. No job can remove these references.
+fn find_unreachable_files(version: &Version, busy: &RunningJobs) -> BTreeSet<FileId> {
+    let running = busy.without_blocked_files();
+    if running.files.len() == busy.files.len() {
+        return BTreeSet::new();
+    }
+    let is_quarantined = |table: &&Arc<TableFile>| {
+        let id = table.shape().id;
+        busy.is_file_busy(id) && !running.is_file_busy(id)
+    };
+    let tables = version.runs().iter().flat_map(|run| run.tables().iter());
+    let (quarantined, others): (Vec<_>, Vec<_>) = tables.partition(is_quarantined);
+    let blob_ids = |tables: Vec<&Arc<TableFile>>| -> BTreeSet<FileId> {
+        let used = tables.into_iter().flat_map(|table| table.blobs());
+        used.map(|used| used.file.record().id).collect()
+    };
+    &blob_ids(quarantined) - &blob_ids(others)
+}
+
+/// Returns the victims, in order of descending share of garbage. Files in `excluded` are never victims.
 /// `overdue` contains the files whose garbage has reached its maximum age.
 fn select_victims(
     blobs: &BlobSet,
     separation: &ValueSeparation,
-    (quarantined, overdue): (&BTreeSet<FileId>, &BTreeSet<FileId>),
+    (excluded, overdue): (&BTreeSet<FileId>, &BTreeSet<FileId>),
 ) -> Vec<GcCandidate> {
     let over_limit = is_over_space_limit(blobs, separation);
-    let readable = blobs.files().filter(|used| !quarantined.contains(&used.file.record().id));
+    let readable = blobs.files().filter(|used| !excluded.contains(&used.file.record().id));
     let all_files = readable.map(|used| GcCandidate {
         id: used.file.record().id,
         bytes: used.file.record().record_bytes(),
@@ -153,7 +172,9 @@ pub(crate) fn pick_blob_gc(
     (busy, quarantined, overdue): (&RunningJobs, &BTreeSet<FileId>, &BTreeSet<FileId>),
     (separation, table_bytes): (&ValueSeparation, u64),
 ) -> Option<BlobGcJob> {
-    let candidates = select_victims(version.blobs(), separation, (quarantined, overdue));
+    // If one of these files was a victim, it could use up the limit of copied bytes, and no file would be collected.
+    let excluded = quarantined | &find_unreachable_files(version, busy);
+    let candidates = select_victims(version.blobs(), separation, (&excluded, overdue));
     let worst = *candidates.first()?;
     let victims: BTreeSet<FileId> = candidates.iter().map(|file| file.id).collect();
     let mut runs: Vec<_> = version

@@ -195,6 +195,35 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     }
 }
 
+/// Regression: the garbage collection chose only blob files that a quarantined table references. It then found no table
+/// to rewrite, and collected no other blob file.
+#[test]
+fn unreadable_table_stops_no_collection_of_blob_files() {
+    let database = FaultyReads::with_options(options(Background::Inline));
+    let [_, values, _] = open_kinds(&database.db);
+    let value_of = |number: u32| [number.to_le_bytes()[0]; 64];
+    let put = |number: u32| {
+        retry(|| values.put((number % 97).to_be_bytes(), value_of(number))).unwrap();
+    };
+    let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
+    (0..500).for_each(put);
+    for bad in files(&database.disk, ".sst") {
+        database.alter_reads(&bad);
+    }
+    (500..2_000).for_each(put);
+    let (begun, _) = database.quarantine_events();
+    assert!(begun.iter().any(|path| path.extension().unwrap() == "sst"), "{begun:?}");
+    let before = rewrites();
+    (2_000..4_000).for_each(put);
+    assert!(rewrites() > before + 5, "{before} rewrites before, {} after", rewrites());
+    database.faults.clear_rules();
+    database.advance(2 * MINUTE_US);
+    database.check_good();
+    for number in 3_903..4_000u32 {
+        assert_eq!(*values.get((number % 97).to_be_bytes()).unwrap().unwrap(), value_of(number));
+    }
+}
+
 /// Regression: after one corrupt bucket, the operand store ran no more collections.
 #[test]
 fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
