@@ -27,6 +27,9 @@ const MEMORY_BUDGET_MIN: u64 = 4 << 20;
 /// Default of [`crate::Options::memtable_bytes_max`] without a budget, as a multiple of the memtable size of the
 /// default keyspace.
 const MEMTABLES_DEFAULT: u64 = 8;
+/// Maximum of [`KeyspaceOptions::memtable_bytes`] of a keyspace with an operand store: 1 GiB. A store holds the operands
+/// of a delivery in memory, and may address them with 32-bit offsets.
+const STORE_MEMTABLE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum size of the history of flushed writes: 16 MiB.
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
 /// Divisor of the budget that gives the maximum size of the history.
@@ -102,7 +105,8 @@ impl MemoryPlan {
         self.budget_bytes.map_or(TRANSACTION_BYTES_DEFAULT, |_| share.max(TRANSACTION_BYTES_MIN))
     }
 
-    /// Limits the sizes of memtables and tables to the budget.
+    /// Limits the sizes of memtables and tables to the budget, and memtables whose operands are delivered to an operand
+    /// store to [`STORE_MEMTABLE_BYTES_MAX`].
     ///
     /// Two memtables must fit, one that is flushed and one that accepts writes. The table size limits the memory of jobs.
     pub(crate) fn limit_sizes(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
@@ -111,6 +115,9 @@ impl MemoryPlan {
             options.memtable_bytes = options.memtable_bytes.min(memtable_bytes_max);
             let table_bytes_max = (budget / TABLES_PER_BUDGET).max(u64::from(options.block_bytes));
             options.table_bytes = Some(options.table_target_bytes().min(table_bytes_max));
+        }
+        if options.operand_store.is_some() {
+            options.memtable_bytes = options.memtable_bytes.min(STORE_MEMTABLE_BYTES_MAX);
         }
         options
     }
@@ -152,6 +159,9 @@ impl MemoryPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operand_store::{
+        OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
+    };
     use crate::options::db::Options;
 
     const MIB: u64 = 1 << 20;
@@ -202,5 +212,33 @@ mod tests {
         assert_eq!(plan.transaction_bytes_max(), TRANSACTION_BYTES_DEFAULT);
         let options = KeyspaceOptions::default();
         assert_eq!(plan.limit_sizes(options.clone()).memtable_bytes, options.memtable_bytes);
+    }
+
+    /// Regression: a store with one bucket could not be recovered after a flush with more than 4 GiB of operands.
+    #[test]
+    fn memory_plan_memtable_of_keyspace_with_operand_store_is_limited() {
+        let plan = checked_plan(Options::default()).unwrap();
+        let options = KeyspaceOptions::default().memtable_bytes(8 << 30);
+        assert_eq!(plan.limit_sizes(options.clone()).memtable_bytes, 8 << 30);
+        let limited = plan.limit_sizes(options.operand_store(UnusedFactory));
+        assert_eq!(limited.memtable_bytes, STORE_MEMTABLE_BYTES_MAX);
+    }
+
+    /// A factory whose stores are never opened.
+    #[derive(Debug)]
+    struct UnusedFactory;
+
+    impl OperandStoreFactory for UnusedFactory {
+        fn name(&self) -> &str {
+            "unused"
+        }
+
+        fn open(&self, _: StoreContext, _: Option<StoreToken>) -> Result<Arc<dyn OperandStore>> {
+            Err(Error::Closed)
+        }
+
+        fn verify(&self, _: StoreContext, _: StoreToken) -> Result<OperandMetrics> {
+            Err(Error::Closed)
+        }
     }
 }
