@@ -246,13 +246,15 @@ impl JobScheduler {
         }
     }
 
-    /// Syncs the WAL and checks all trees, if this is due. Does nothing during a pause.
+    /// Syncs the WAL, checks all trees and repeats failed deletions of files, if this is due. Does nothing during a
+    /// pause.
     fn run_periodic_work(&self) {
         // A resume waits for this work. Otherwise, an error of the work could make the database read-only after the
         // resume.
         if let Some(_work) = self.state.work.begin_periodic_work() {
             self.sync_wal_if_due();
             self.flush_trigger.check_trees_if_due();
+            self.state.obsolete_files.retry_failed_deletions(self.state.env.now_us());
         }
     }
 

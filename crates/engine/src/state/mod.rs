@@ -479,8 +479,8 @@ impl DbState {
         Ok(())
     }
 
-    /// Frees old super versions and deletes obsolete files. If a file cannot be deleted, the error is reported, and the
-    /// next open tries again.
+    /// Frees old super versions and deletes obsolete files. If a file cannot be deleted, the first error is reported.
+    /// Periodic work and the next open try again.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped_keyspaces(false);
         if !self.tables.deferred_drop.has_queued() && !self.obsolete_files.has_deletable_files() {
@@ -491,9 +491,15 @@ impl DbState {
         for path in self.take_files_without_followers() {
             match self.vfs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    self.report_failed_removal(&Error::io("remove", &path, error));
+                    let error = Error::io("remove", &path, error);
+                    if self.obsolete_files.add_failed_deletion(path, self.env.now_us()) {
+                        self.report_failed_removal(&error);
+                    }
                 }
-                _ => self.removals_fail.store(false, Ordering::Relaxed),
+                _ => {
+                    self.obsolete_files.remove_failed_deletion(&path);
+                    self.removals_fail.store(false, Ordering::Relaxed);
+                }
             }
         }
         self.removing.fetch_sub(1, Ordering::AcqRel);

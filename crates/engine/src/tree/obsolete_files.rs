@@ -65,6 +65,7 @@ impl Drop for OpenFileGuard {
 #[derive(Debug, Default)]
 pub(crate) struct ObsoleteFiles {
     deletable: Mutex<Vec<PathBuf>>,
+    failed: Mutex<FailedDeletions>,
     /// Number of [`DeletionPause`] values. While it is not 0, no file is deleted.
     pauses: AtomicU64,
     /// Notified after each addition to `deletable`, so that a background thread deletes the files.
@@ -83,6 +84,22 @@ pub(crate) struct ObsoleteFiles {
     /// Total size in bytes of the files in `held_count`.
     held_bytes: AtomicU64,
 }
+
+/// Files that could not be deleted.
+#[derive(Debug, Default)]
+struct FailedDeletions {
+    paths: BTreeSet<PathBuf>,
+    /// Time of the next attempt to delete them, in microseconds.
+    retry_at_us: u64,
+    /// Pause before the attempt after the next one, in microseconds.
+    pause_us: u64,
+}
+
+/// Pause before the first repetition of a failed deletion, in microseconds. With each further repetition, the pause
+/// doubles, up to [`RETRY_US_MAX`].
+const RETRY_US_FIRST: u64 = 1_000_000;
+/// Maximum pause between two attempts to delete a file, in microseconds.
+const RETRY_US_MAX: u64 = 60_000_000;
 
 /// State of an open table or blob file.
 #[derive(Debug, Default)]
@@ -113,6 +130,36 @@ impl ObsoleteFiles {
     /// Queues a file for deletion.
     pub(crate) fn discard(&self, path: PathBuf) {
         self.deletable.lock().push(path);
+        self.signal.notify();
+    }
+
+    /// Records that a file could not be deleted. Returns false if an earlier attempt has also failed.
+    pub(crate) fn add_failed_deletion(&self, path: PathBuf, now_us: u64) -> bool {
+        let mut failed = self.failed.lock();
+        if failed.paths.is_empty() {
+            failed.retry_at_us = now_us.saturating_add(RETRY_US_FIRST);
+            failed.pause_us = 2 * RETRY_US_FIRST;
+        }
+        failed.paths.insert(path)
+    }
+
+    /// Records that a file was deleted.
+    pub(crate) fn remove_failed_deletion(&self, path: &Path) {
+        self.failed.lock().paths.remove(path);
+    }
+
+    /// Queues the files again that could not be deleted, if the pause after the last attempt has ended.
+    pub(crate) fn retry_failed_deletions(&self, now_us: u64) {
+        let paths: Vec<PathBuf> = {
+            let mut failed = self.failed.lock();
+            if failed.paths.is_empty() || now_us < failed.retry_at_us {
+                return;
+            }
+            failed.retry_at_us = now_us.saturating_add(failed.pause_us);
+            failed.pause_us = RETRY_US_MAX.min(2 * failed.pause_us);
+            failed.paths.iter().cloned().collect()
+        };
+        self.deletable.lock().extend(paths);
         self.signal.notify();
     }
 

@@ -17,5 +17,6 @@ mod owners;
 mod quarantine;
 mod readers;
 mod recovery;
+mod removals;
 mod shared_checks;
 mod waits;
