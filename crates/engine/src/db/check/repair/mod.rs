@@ -83,8 +83,8 @@ pub struct RepairOptions {
 /// Damage after the last sync mark of the newest log segment cannot be distinguished from the torn tail of a crash. It
 /// is not reported as damage; see [`RepairReport::log_tail_bytes`].
 ///
-/// Make a copy of the database before the repair. Use [`Db::checkpoint`](crate::Db::checkpoint) if the database opens,
-/// and otherwise copy its files.
+/// Make a copy of the database before the repair. Use [`Db::checkpoint`](crate::Db::checkpoint) if the database opens
+/// with all of its operand stores, and otherwise copy its files.
 ///
 /// # Errors
 /// - [`Error::NotADatabase`], also if no file has an lsmx magic number and [`RepairOptions::force`] is off.
