@@ -21,7 +21,7 @@ use std::{io, mem};
 use lsmx_base::checksum::xxh3;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::{CURRENT, FileName, LOCK};
-use lsmx_base::sync::Arc;
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
 use crate::cache::BlockCache;
 use crate::db::check::verify;
@@ -30,7 +30,7 @@ use crate::db::inner::DbInner;
 use crate::db::open::lock::DirectoryClaim;
 use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, store_opener};
-use crate::env::{WaitCause, YieldKind};
+use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::manifest::{Manifest, ManifestState};
 use crate::options::stored::{KeptLog, kept_logs};
@@ -39,6 +39,8 @@ use crate::tree::Tree;
 use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::vfs::Vfs;
+use crate::vfs::call::VfsCall;
+use crate::vfs::layer::VfsLayer;
 use crate::wal::{DurableSegment, LogLocation, RecoveryMode, copy_segment};
 
 /// Creates a checkpoint in `target`.
@@ -60,7 +62,7 @@ pub(crate) fn checkpoint(inner: &DbInner, target: &Path, deadline_us: Option<u64
 struct Checkpoint<'a> {
     inner: &'a DbInner,
     state: &'a DbState,
-    deadline_us: Option<u64>,
+    limit: CheckpointLimit,
     /// File number of the new manifest.
     number: u64,
     manifest: ManifestState,
@@ -73,6 +75,54 @@ struct OperandStoreToCopy {
     tree: Arc<Tree>,
     attached: Option<Arc<AttachedStore>>,
     operands: PinnedOperandView,
+}
+
+/// Determines when a checkpoint must end.
+#[derive(Clone, Debug)]
+struct CheckpointLimit {
+    env: Env,
+    /// Whether the database is closing. `close` waits for the checkpoint.
+    closed: Arc<AtomicBool>,
+    deadline_us: Option<u64>,
+}
+
+impl CheckpointLimit {
+    fn check(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        self.check_deadline()
+    }
+
+    fn check_deadline(&self) -> Result<()> {
+        match self.deadline_us {
+            Some(deadline_us) if self.env.now_us() >= deadline_us => {
+                Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// File system for the copy of an operand store. When the checkpoint must end, the copy cannot open or create files any
+/// more.
+#[derive(Debug)]
+struct StoreCopyVfs {
+    inner: Arc<dyn Vfs>,
+    limit: CheckpointLimit,
+}
+
+impl VfsLayer for StoreCopyVfs {
+    fn inner(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
+    fn before_call(&self, call: VfsCall, _: &Path) -> io::Result<()> {
+        match call {
+            VfsCall::Create | VfsCall::Open => self.limit.check().map_err(io::Error::other),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<'a> Checkpoint<'a> {
@@ -113,7 +163,9 @@ impl<'a> Checkpoint<'a> {
         manifest.file_number_next = state.files.next();
         manifest.clean_close = false;
         manifest.reserved_keyspace_ids.clear();
-        Ok(Checkpoint { inner, state, deadline_us, number, manifest, segments, stores })
+        let (env, closed) = (state.env.clone(), Arc::clone(&inner.closed));
+        let limit = CheckpointLimit { env, closed, deadline_us };
+        Ok(Checkpoint { inner, state, limit, number, manifest, segments, stores })
     }
 
     fn create(&mut self, target: &Path) -> Result<()> {
@@ -133,8 +185,10 @@ impl<'a> Checkpoint<'a> {
     fn write_files(&mut self, target: &Path, created: &mut Vec<PathBuf>) -> Result<()> {
         let (vfs, source) = (self.state.vfs.as_ref(), &self.state.dir);
         for store in mem::take(&mut self.stores) {
-            self.copy_operand_store(&store, target, created)?;
+            let copied = self.copy_operand_store(&store, target, created);
+            // After the deadline, the copy fails with the error of a file.
             self.yield_and_check_deadline()?;
+            copied?;
         }
         for (&id, keyspace) in &self.manifest.keyspaces {
             for file in keyspace.tree.files() {
@@ -172,7 +226,7 @@ impl<'a> Checkpoint<'a> {
         let vfs = Arc::clone(&self.state.vfs);
         Manifest::create(vfs, target, self.number, &self.manifest)?;
         // After the deadline, the caller may retry with the same target. The error makes `create` remove the files.
-        self.check_deadline()
+        self.limit.check_deadline()
     }
 
     /// Copies an operand store and records the token of the copy.
@@ -184,7 +238,9 @@ impl<'a> Checkpoint<'a> {
     ) -> Result<()> {
         let OperandStoreToCopy { tree, attached, operands } = store;
         let tables = &self.state.tables;
-        let files = operand_store::files_in_dir(tables, target);
+        let (inner, limit) = (Arc::clone(&tables.vfs), self.limit.clone());
+        let vfs = Arc::new(StoreCopyVfs { inner, limit });
+        let files = operand_store::files_in_dir(tables, vfs, target);
         let copied = operands.view.copy_to(&*files);
         created.extend(files.created_paths());
         let token = copied?;
@@ -221,21 +277,10 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
-    /// Yields to other tasks. Fails after the deadline. Also fails if the database is closing, because `close` waits
-    /// for the checkpoint.
+    /// Yields to other tasks. Fails after the deadline, or if the database is closing.
     fn yield_and_check_deadline(&self) -> Result<()> {
         self.state.env.yield_point(YieldKind::JobStep);
-        self.inner.check_open()?;
-        self.check_deadline()
-    }
-
-    fn check_deadline(&self) -> Result<()> {
-        match self.deadline_us {
-            Some(deadline_us) if self.state.env.now_us() >= deadline_us => {
-                Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() })
-            }
-            _ => Ok(()),
-        }
+        self.limit.check()
     }
 }
 

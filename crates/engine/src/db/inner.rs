@@ -57,7 +57,7 @@ pub(crate) struct DbInner {
     /// Serializes changes of keyspaces and their options. Held during I/O, and locked before `Tree::install`.
     pub(super) keyspace_changes: Mutex<()>,
     /// True after the start of `close`. Stored with Release; [`DbInner::check_open`] loads it with Acquire.
-    pub(super) closed: AtomicBool,
+    pub(super) closed: Arc<AtomicBool>,
     /// Number of threads that run calls with a deadline.
     pub(super) call_threads: AtomicUsize,
     /// Set when close has completed.

@@ -281,10 +281,14 @@ fn remove_store_from_options(inner: &DbInner, tree: &Tree) -> Result<()> {
     inner.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])
 }
 
-/// Returns the file access of a store copy in the directory `dir`. Files that the copy discards are not deleted.
-pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<OperandStoreFiles> {
-    let numbers = Arc::clone(&tables.files);
-    Arc::new(OperandStoreFiles::without_limits(Arc::clone(&tables.vfs), dir.to_owned(), numbers))
+/// Returns the file access of a store copy in the directory `dir` of `vfs`. Files that the copy discards are not
+/// deleted.
+pub(crate) fn files_in_dir(
+    tables: &TableFactory,
+    vfs: Arc<dyn Vfs>,
+    dir: &Path,
+) -> Arc<OperandStoreFiles> {
+    Arc::new(OperandStoreFiles::without_limits(vfs, dir.to_owned(), Arc::clone(&tables.files)))
 }
 
 /// Result of verifying the operand store of a keyspace.

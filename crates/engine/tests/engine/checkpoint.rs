@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{
@@ -12,6 +14,7 @@ use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
 
 use crate::harness::database::{self, assert_clean, inline, metrics, try_open, verify};
+use crate::harness::small_database;
 
 fn options() -> Options {
     let keyspace = KeyspaceOptions::default().memtable_bytes(8 << 10).table_bytes(8 << 10);
@@ -368,4 +371,42 @@ fn read_only_open_of_a_directory_without_write_permission_succeeds() {
     drop(db);
     set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
     assert!(OsVfs.exists(&path).unwrap());
+}
+
+/// Regression: the copy of an operand store ended only after all its files, even if the deadline had passed.
+#[test]
+fn checkpoint_past_deadline_stops_between_files_of_an_operand_store() {
+    const DEADLINE_SECONDS: u64 = 5;
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+    let db = small_database::open_with(&faults, small_database::options(Background::Inline));
+    let db = db.unwrap();
+    let [_, _, operands] = small_database::open_kinds(&db);
+    for key in 0..200_u64 {
+        operands.merge(key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), [7; 200]).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let buckets = db.metrics().keyspaces["operands"].operand_store.as_ref().unwrap().buckets;
+    assert!(buckets > 10 * DEADLINE_SECONDS, "{buckets} buckets");
+    // The copy creates the files, and its verification opens them.
+    for call in [VfsCall::Create, VfsCall::Open] {
+        let (calls, env) = (Arc::new(AtomicU64::new(0)), db.env().clone());
+        let counted = Arc::clone(&calls);
+        faults.set_delay_hook(Some(Arc::new(move |_, path: &Path| {
+            if path.starts_with("copy") {
+                counted.fetch_add(1, Ordering::Relaxed);
+                env.advance_us(1_000_000);
+            }
+        })));
+        let rule = FaultRule::new(Fault::Delay).for_calls(&[call]).path_contains(".bucket");
+        faults.add_rule(rule.chance(1.0));
+        let late = db.with_deadline(Duration::from_secs(DEADLINE_SECONDS)).checkpoint("copy");
+        assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
+        let calls = calls.load(Ordering::Relaxed);
+        assert!((1..=DEADLINE_SECONDS + 1).contains(&calls), "{call:?}: {calls} calls");
+        assert!(!disk.exists(Path::new("copy")).unwrap(), "{call:?}: files remain");
+        faults.clear_rules();
+    }
+    db.checkpoint("copy").unwrap();
 }

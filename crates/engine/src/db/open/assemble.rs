@@ -102,7 +102,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         metrics_thread: EngineThread::default(),
         metrics_file_failures: AtomicU64::new(0),
         recording: Arc::default(),
-        closed: AtomicBool::new(false),
+        closed: Arc::default(),
         lock_released: AtomicBool::new(false),
         admin_locked: AtomicBool::new(false),
         call_threads: AtomicUsize::new(0),
