@@ -4,9 +4,9 @@
 //! 2. While deliveries are locked out, the store returns the operands that move to the tree. For each key, these are
 //!    all operands that are newer than all table entries and that no delete marker covers. These operands are written
 //!    to a new sorted run, which becomes the newest run of L0. In the oldest snapshot stripe, operands are combined
-//!    with the value in the tables, unless this value has an expiry time that has not passed. The combined value has
-//!    the sequence number of the newest operand. Older snapshots still see the older entries, which remain in the
-//!    tables.
+//!    with the value in the tables, unless this value has an expiry time that has not passed, or cannot be read. The
+//!    combined value has the sequence number of the newest operand. Older snapshots still see the older entries, which
+//!    remain in the tables.
 //! 3. One manifest edit records the new state of the store and the new run. Both changes become visible to readers at
 //!    the same time.
 
@@ -337,7 +337,8 @@ fn fold_operands(
 ) -> Result<()> {
     let snapshots = state.sequence.snapshot_seqs();
     let expiry_limit_us = state.expiry_limit_us();
-    let mut tables = TableLookup::new(&view.version, &tree.merge_resolver, expiry_limit_us)?;
+    let tables = TableLookup::new(&view.version, &tree.merge_resolver, expiry_limit_us);
+    let mut tables = skip_unreadable_file(state, tree, tables)?;
     let retention = Retention::for_flush(snapshots.clone(), view.version.shape());
     let mut filter = VersionFilter::new(retention, &tree.merge_resolver);
     let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
@@ -355,7 +356,11 @@ fn fold_operands(
     while operands.valid() {
         state.env.yield_point(YieldKind::CompactionBlock);
         let user_key = operands.key().user_key.to_vec();
-        let (newest, older) = tables.find(&user_key)?;
+        let found = tables.as_mut().map(|tables| tables.find(&user_key));
+        let found = found.map(|found| skip_unreadable_file(state, tree, found)).transpose()?;
+        // If a file cannot be read, the operands of the key are written without being combined. All of them are newer
+        // than the entries of the key in the tables.
+        let (newest, older) = found.flatten().unwrap_or_default();
         while operands.valid() && operands.key().user_key == user_key {
             let key = operands.key();
             if key.kind != EntryKind::Merge {
@@ -380,12 +385,30 @@ fn fold_operands(
     filter.finish(&mut write)
 }
 
+/// Returns the result of a lookup in the tables, or `None` if a table or a blob file cannot be read. Quarantines and
+/// reports this file.
+///
+/// Otherwise, a single file that cannot be read would stop all collections of the operand store.
+fn skip_unreadable_file<T>(state: &DbState, tree: &Tree, found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        // The error was reported when the file was quarantined.
+        Err(error) if quarantine::is_quarantined(tree, &error) => Ok(None),
+        Err(error) if quarantine::quarantine_file(state, tree, &error) => {
+            state.report_background_error("collection", Some(tree), &error);
+            defer_error(state, "collection", tree, &error);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Looks up keys in the tables. Keys must be looked up in ascending order.
 struct TableLookup<'a> {
     merging: &'a MergeResolver,
     version: &'a Version,
     cursor: MergingCursor<RunCursor>,
-    /// Whether the cursor was positioned by a previous lookup.
+    /// Whether the previous lookup has positioned the cursor without an error.
     is_positioned: bool,
     deleted: Option<RangeTombstoneFilter>,
     /// Time up to which entries have expired for all readers, in microseconds.
@@ -420,7 +443,7 @@ impl<'a> TableLookup<'a> {
         let mut fold = OperandFold::at_time(self.expiry_limit_us);
         // The cursor seeks forward from the previous key. If a run contains no keys in between, the cursor of this run
         // does not move and reads no block.
-        match std::mem::replace(&mut self.is_positioned, true) {
+        match std::mem::replace(&mut self.is_positioned, false) {
             true => self.cursor.seek_forward(user_key, SeqNo::MAX)?,
             false => self.cursor.seek(user_key, SeqNo::MAX)?,
         }
@@ -434,6 +457,7 @@ impl<'a> TableLookup<'a> {
             }
             self.cursor.next()?;
         }
+        self.is_positioned = true;
         if fold.has_base_that_expires_later() {
             return Ok((newest, None));
         }

@@ -7,11 +7,14 @@ use std::sync::Mutex;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Fault, FaultRule, VfsCall};
 use lsmx::{Error, Event};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::harness::clock::MINUTE_US;
 use crate::harness::oracle::verify;
 use crate::harness::quarantine::{FaultyReads, retry};
-use crate::harness::small_database::{file_of, files, lock, open_kinds, open_with, options};
+use crate::harness::small_database::{
+    file_of, files, keyspace_options, lock, open_kinds, open_with, options,
+};
 
 const BACKGROUNDS: [Background; 2] =
     [Background::Inline, Background::Stepped { seed: 7, workers: 2 }];
@@ -263,5 +266,47 @@ fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
     for key in 0..61u32 {
         let operand_count = (0..1_800).filter(|number| number % 61 == key).count();
         assert_eq!(operands.get(key.to_be_bytes()).unwrap().unwrap().len(), 24 * operand_count);
+    }
+}
+
+/// Regression: after one corrupt table or blob file, the operand store ran no more collections.
+#[test]
+fn unreadable_table_or_blob_file_stops_no_collection_of_operands() {
+    for (end, kind) in [(".sst", "operands"), (".blob", "values")] {
+        let database = FaultyReads::with_options(options(Background::Inline));
+        let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
+        let options = keyspace_options(kind).operand_store(DeltaStoreFactory::new(buckets));
+        let operands = database.db.keyspace("operands", options).unwrap();
+        let key = |number: u32| (number % 7).to_be_bytes();
+        (0..7).for_each(|number| operands.put(key(number), [9; 24]).unwrap());
+        let merge = |number: u32| {
+            let operand = [number.to_le_bytes()[0]; 24];
+            retry(|| operands.merge(key(number), operand)).unwrap();
+        };
+        let moved =
+            || database.db.metrics().keyspaces["operands"].operand_store.clone().unwrap().to_tree;
+        (0..600).for_each(merge);
+        assert!(moved() > 0, "{end}: no operands were moved to the tree");
+        // The first collections find the files that cannot be read. Later files can be read.
+        files(&database.disk, end).iter().for_each(|bad| database.alter_reads(bad));
+        (600..900).for_each(merge);
+        database.advance(2 * MINUTE_US);
+        let before = moved();
+        (900..1_500).for_each(merge);
+        database.advance(2 * MINUTE_US);
+        let (begun, _) = database.quarantine_events();
+        assert!(begun.iter().any(|path| path.to_string_lossy().ends_with(end)), "{begun:?}");
+        assert!(moved() > before + 5, "{end}: {} moves before, {} after", before, moved());
+        database.faults.clear_rules();
+        database.advance(2 * MINUTE_US);
+        database.db.flush().unwrap();
+        database.db.wait_idle().unwrap();
+        database.check_good();
+        for number in 0..7u32 {
+            let value = operands.get(key(number)).unwrap().unwrap();
+            let operands = (0..1_500).filter(|operand| operand % 7 == number);
+            let bytes = operands.flat_map(|number: u32| [number.to_le_bytes()[0]; 24]);
+            assert_eq!(*value, [9; 24].into_iter().chain(bytes).collect::<Vec<u8>>(), "{end}");
+        }
     }
 }
