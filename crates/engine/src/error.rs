@@ -315,7 +315,7 @@ pub enum Error {
         policy: String,
         /// Reason.
         #[source]
-        cause: lsmx_compaction::Error,
+        cause: Box<lsmx_compaction::Error>,
     },
     /// An operand store violated the contract of its trait. The operation was not done.
     #[error("operand store {store:?} of keyspace {keyspace:?} {wrong}")]
@@ -742,7 +742,7 @@ mod tests {
             Error::UnreadablePolicy {
                 keyspace: "k".to_owned(),
                 policy: "p".to_owned(),
-                cause: "p".parse::<lsmx_compaction::PolicySpec>().unwrap_err(),
+                cause: Box::new("p".parse::<lsmx_compaction::PolicySpec>().unwrap_err()),
             },
         ];
         for error in errors {

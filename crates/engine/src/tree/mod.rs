@@ -426,7 +426,7 @@ impl Tree {
             StoredPolicy::Unreadable(policy, cause) => Err(Error::UnreadablePolicy {
                 keyspace: self.name(),
                 policy: policy.clone(),
-                cause: cause.clone(),
+                cause: Box::new(cause.clone()),
             }),
         }
     }

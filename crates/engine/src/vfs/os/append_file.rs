@@ -15,7 +15,7 @@ pub(super) const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
 pub(super) const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
 /// Zeros that are written after the end of a file whose syncs are small. The file system allocates no blocks for zeros that were
 /// only preallocated. A sync of a new block also commits the journal of the file system, and takes twice as long.
-const WRITTEN_ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static WRITTEN_ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Largest average number of bytes per sync for which zeros are written. Larger syncs allocate blocks more rarely per byte.
 const SMALL_SYNC_BYTES: u64 = 2 << 10;
 
