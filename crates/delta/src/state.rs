@@ -438,7 +438,7 @@ impl StoreState {
         let committed = self.committed.read().clone();
         let (kept, obsolete_logs) = {
             let mut latest = self.latest.lock();
-            let kept: Vec<Arc<StoreView>> = latest.in_doubt.iter().cloned().collect();
+            let kept: Vec<Arc<StoreView>> = latest.in_doubt.to_vec();
             let tokens = kept.iter().map(|view| view.token).chain([latest.committed_token]);
             let kept_logs: BTreeSet<u64> = tokens.filter_map(log_number).collect();
             let logs = discarded.iter().filter_map(|view| log_number(view.token));
