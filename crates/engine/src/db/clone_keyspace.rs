@@ -293,7 +293,7 @@ fn install(
     // Replaces the empty memtable by one that starts at the next sequence number.
     let first_seq = inner.committer.next_seq();
     tree.update_super_version(|view| SuperVersion::new(view.active.kind(), &version, first_seq));
-    if !tree.uses_last_run_filter() {
+    if !tree.last_run_filter.is_used() {
         last_run_filter::release_filters(&version);
     }
     // Write guards that are older than `seq` cannot be checked. They fail with [`Error::ConflictUnknown`].

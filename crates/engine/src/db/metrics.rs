@@ -198,7 +198,7 @@ fn keyspace_metrics(state: &DbState, tree: &Tree, now_us: u64) -> KeyspaceMetric
     metrics.policy = tree.settings().stored_policy.to_string();
     metrics.memtable_bytes = view.memtable_bytes();
     metrics.memtables_sealed = len_u64(view.sealed.len());
-    metrics.filter_last_run = tree.last_run_filter.metrics(tree.uses_last_run_filter());
+    metrics.filter_last_run = tree.last_run_filter.metrics();
     {
         let jobs = tree.jobs.lock();
         metrics.compaction.quarantined_files = len_u64(jobs.quarantine.files().count());

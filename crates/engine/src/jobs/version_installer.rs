@@ -87,7 +87,7 @@ fn install_locked(
         manifest.keyspaces.get(&tree.id).is_none_or(|keyspace| keyspace.tree == *after.shape())
     }));
     tree.update_super_version(|view| swap(view, &after));
-    if !tree.uses_last_run_filter() {
+    if !tree.last_run_filter.is_used() {
         last_run_filter::release_filters(&after);
     }
     outputs.keep_files();

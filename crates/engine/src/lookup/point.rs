@@ -107,7 +107,7 @@ impl LookupState<'_> {
             self.context.publish_counts(table.cache());
         }
         if let Some((table, found)) = self.last_run {
-            tree.record_last_run_lookup(&view.version, table, found);
+            tree.last_run_filter.record(&view.version, table, found);
         }
     }
 }
@@ -350,7 +350,7 @@ fn search_tables<'a, const NEWEST: bool>(
     state: &mut LookupState<'a>,
 ) -> Result<Option<SeqNo>> {
     let mut newest_seq = None;
-    let uses_last_run_filter = tree.uses_last_run_filter();
+    let uses_last_run_filter = tree.last_run_filter.is_used();
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
         let Some(file) = run.table_for_key(user_key) else { continue };

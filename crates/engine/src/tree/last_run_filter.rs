@@ -11,11 +11,12 @@
 //! If the cache is not full, the filter does not reduce the memory for data blocks. In this case, only the fraction of
 //! absent keys is considered, because the filter also saves searching a cached block.
 
-use lsmx_base::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
+use lsmx_base::sync::{AtomicBool, AtomicU8, Mutex, Ordering, ShardedCounters};
 
 use crate::cache::{BlockCache, HitCounts};
 use crate::format::BlockKind;
 use crate::metrics::LastRunFilterMetrics;
+use crate::options::keyspace::FilterLastRun;
 use crate::table::Table;
 use crate::tree::version::Version;
 
@@ -36,14 +37,19 @@ const FREE_PART: u64 = 16;
 /// Minimum ratio of the two rates for changing the decision.
 const MARGIN: f64 = 1.25;
 
-/// The current decision, and the counters on which it is based.
-#[derive(Debug, Default)]
+/// Counter of the lookups in the last run.
+const LOOKUPS: usize = 0;
+/// Counter of the lookups in the last run that found no entry.
+const ABSENT: usize = 1;
+
+/// The option of the keyspace, the current decision, and the counters on which it is based.
+#[derive(Debug)]
 pub(crate) struct LastRunFilter {
+    /// The [`FilterLastRun`] of the keyspace. A lookup reads it here in fewer instructions than from the settings.
+    option: AtomicU8,
+    /// The decision for [`FilterLastRun::Auto`].
     used: AtomicBool,
-    /// Number of lookups in the last run.
-    lookups: ShardedCounter,
-    /// Number of lookups in the last run that found no entry.
-    absent: ShardedCounter,
+    counters: ShardedCounters<2>,
     /// A thread takes this lock once per [`LOOKUPS_PER_DECISION`] lookups.
     last_decision: Mutex<LastRunFilterDecision>,
 }
@@ -63,19 +69,45 @@ struct LastRunFilterDecision {
 }
 
 impl LastRunFilter {
+    pub(crate) fn new(option: FilterLastRun) -> LastRunFilter {
+        LastRunFilter {
+            option: AtomicU8::new(option as u8),
+            used: AtomicBool::new(false),
+            counters: ShardedCounters::default(),
+            last_decision: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn set_option(&self, option: FilterLastRun) {
+        self.option.store(option as u8, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn has_option(&self, option: FilterLastRun) -> bool {
+        self.option.load(Ordering::Relaxed) == option as u8
+    }
+
     /// Returns whether lookups use the filter.
     #[inline]
     pub(crate) fn is_used(&self) -> bool {
-        self.used.load(Ordering::Relaxed)
+        match self.has_option(FilterLastRun::Auto) {
+            true => self.used.load(Ordering::Relaxed),
+            false => self.has_option(FilterLastRun::On),
+        }
     }
 
-    /// Records a lookup in the last run. Decides again after every [`LOOKUPS_PER_DECISION`] lookups of a thread.
+    /// Records a lookup in the last run, if the option is [`FilterLastRun::Auto`]. Decides again after every
+    /// [`LOOKUPS_PER_DECISION`] lookups of a thread.
     #[inline]
     pub(crate) fn record(&self, version: &Version, table: &Table, found: bool) {
-        if !found {
-            self.absent.add(1);
+        if !self.has_option(FilterLastRun::Auto) {
+            return;
         }
-        if self.lookups.add_and_get_shard(1).is_multiple_of(LOOKUPS_PER_DECISION) {
+        let shard = self.counters.shard();
+        if !found {
+            shard.add(ABSENT, 1);
+        }
+        if shard.add(LOOKUPS, 1).is_multiple_of(LOOKUPS_PER_DECISION) {
             self.reevaluate_filter_use(version, table.cache());
         }
     }
@@ -84,7 +116,7 @@ impl LastRunFilter {
     #[cold]
     fn reevaluate_filter_use(&self, version: &Version, cache: &BlockCache) {
         let mut last = self.last_decision.lock();
-        let (lookups, absent) = (self.lookups.sum(), self.absent.sum());
+        let [lookups, absent] = self.counters.sums();
         let counts = cache.hit_counts();
         let (data, index) = (counts[BlockKind::Data], counts[BlockKind::Index]);
         let new_lookups = lookups.wrapping_sub(last.lookups);
@@ -92,7 +124,7 @@ impl LastRunFilter {
             return;
         }
         let absent_share = absent.wrapping_sub(last.absent) as f64 / new_lookups as f64;
-        let used = self.is_used();
+        let used = self.used.load(Ordering::Relaxed);
         // Hit rates are compared instead of counts, because other trees use the cache, too. While the filter is used,
         // it prevents misses of data blocks. The miss rate is then the last one that was measured without the filter.
         let hit_rate = hit_rate(last.data, data);
@@ -142,12 +174,13 @@ impl LastRunFilter {
     }
 
     /// Returns the counters of the last decision for metrics.
-    pub(crate) fn metrics(&self, is_used: bool) -> LastRunFilterMetrics {
+    pub(crate) fn metrics(&self) -> LastRunFilterMetrics {
         let last = self.last_decision.lock();
+        let [lookups, absent] = self.counters.sums();
         LastRunFilterMetrics {
-            is_used,
-            lookups: self.lookups.sum(),
-            absent: self.absent.sum(),
+            is_used: self.is_used(),
+            lookups,
+            absent,
             reads_saved: last.saved_reads,
             reads_lost: last.lost_reads,
             filter_bytes: last.filter_bytes,

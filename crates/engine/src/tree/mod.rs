@@ -32,7 +32,7 @@ use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};
 use crate::metrics::OperationLatencies;
 use crate::options::filter_bits::{FilterBits, IncomingRun};
-use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
+use crate::options::keyspace::KeyspaceOptions;
 use crate::options::policy::{MissingPolicy, Policy, StoredPolicy};
 use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
@@ -305,13 +305,13 @@ impl Tree {
             awaits_options: AtomicBool::new(false),
             default_ttl_us: AtomicU64::new(settings.default_ttl_us()),
             records_reads: AtomicBool::new(settings.policy.needs_file_read_times()),
+            last_run_filter: LastRunFilter::new(settings.options.filter_last_run),
             settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(view),
             old_super_versions: OldSuperVersions::default(),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobState::default()),
             counters: Arc::new(TreeCounters::new(latencies)),
-            last_run_filter: LastRunFilter::default(),
             combined_gets: CombinedGets::default(),
             ingested_ranges: IngestedRanges::default(),
             iterators,
@@ -398,6 +398,7 @@ impl Tree {
         self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
         self.default_ttl_us.store(settings.default_ttl_us(), Ordering::Relaxed);
         self.iterators.set_enabled(settings.delete_persistence().is_some());
+        self.last_run_filter.set_option(settings.options.filter_last_run);
         self.settings.store(Arc::new(settings));
         self.awaits_options.store(false, Ordering::Release);
     }
@@ -516,15 +517,6 @@ impl Tree {
         });
     }
 
-    /// Returns whether lookups use the filter of the last sorted run.
-    pub(crate) fn uses_last_run_filter(&self) -> bool {
-        match self.settings().options.filter_last_run {
-            FilterLastRun::Off => false,
-            FilterLastRun::On => true,
-            FilterLastRun::Auto => self.last_run_filter.is_used(),
-        }
-    }
-
     /// Returns the filter width for the tables of a new run that a flush or a compaction will add to this shape.
     pub(crate) fn choose_filter_width(
         &self,
@@ -533,22 +525,13 @@ impl Tree {
     ) -> FilterWidth {
         let bits = self.settings().options.filter_bits;
         if !matches!(bits, FilterBits::Monkey { .. }) {
-            return bits.width(shape, incoming, self.uses_last_run_filter(), |_| false);
+            return bits.width(shape, incoming, self.last_run_filter.is_used(), |_| false);
         }
         let view = self.pin_super_version();
         let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
         let wide = tables.filter(|file| file.table().properties().has_16_bit_filter());
         let wide: HashSet<FileId> = wide.map(|file| file.table().identity().id).collect();
-        bits.width(shape, incoming, self.uses_last_run_filter(), |id| wide.contains(&id))
-    }
-
-    /// Records a lookup in the last sorted run. Does nothing unless the option `filter_last_run` is
-    /// [`FilterLastRun::Auto`].
-    #[inline]
-    pub(crate) fn record_last_run_lookup(&self, version: &Version, table: &Table, found: bool) {
-        if self.settings().options.filter_last_run == FilterLastRun::Auto {
-            self.last_run_filter.record(version, table, found);
-        }
+        bits.width(shape, incoming, self.last_run_filter.is_used(), |id| wide.contains(&id))
     }
 
     /// Returns the super version without incrementing its reference count. For reads that end within one call.

@@ -270,7 +270,7 @@ fn install(
     for TreeInstall { tree, version, placed } in &installs {
         // The entries stay invisible until `seq` is published.
         tree.update_super_version(|view| view.with_version(version, None));
-        if !tree.uses_last_run_filter() {
+        if !tree.last_run_filter.is_used() {
             last_run_filter::release_filters(version);
         }
         let range = KeyRange::enclosing_range(placed.iter().map(|placed| &placed.file.range));

@@ -133,7 +133,7 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
     let operands = operands.filter(|operands| !is_complete && operands.view.may_contain(key));
     let mut newest_seq = None;
     let version = &view.version;
-    let uses_last_run_filter = tree.uses_last_run_filter();
+    let uses_last_run_filter = tree.last_run_filter.is_used();
     let count = version.runs().len();
     let shapes = version.shape().runs();
     for (index, (run, (level, shape))) in version.runs().iter().zip(shapes).enumerate() {

@@ -59,7 +59,7 @@ pub(crate) fn load_metadata(store: &DbState, may_continue: &dyn Fn() -> bool) ->
         for tree in &trees {
             let view = tree.pin_super_version();
             let runs = view.version.runs();
-            let skips_last = kind == MetadataKind::Filter && !tree.uses_last_run_filter();
+            let skips_last = kind == MetadataKind::Filter && !tree.last_run_filter.is_used();
             let run_count = runs.len().saturating_sub(usize::from(skips_last));
             for table in runs[..run_count].iter().flat_map(|run| run.tables().iter()) {
                 if warm_up(table.table(), kind, may_continue)? == WarmUpResult::Stopped {
