@@ -1,6 +1,7 @@
 //! Point lookups: search the memtables, the operand store and the sorted runs for one key, from newest to oldest.
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::filter::key_hash;
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
@@ -351,6 +352,7 @@ fn search_tables<'a, const NEWEST: bool>(
 ) -> Result<Option<SeqNo>> {
     let mut newest_seq = None;
     let uses_last_run_filter = tree.last_run_filter.is_used();
+    let mut hash = None;
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
         let Some(file) = run.table_for_key(user_key) else { continue };
@@ -365,7 +367,9 @@ fn search_tables<'a, const NEWEST: bool>(
             true => None,
             false => table.covering_tombstone_in_context(user_key, snapshot, &mut state.context)?,
         };
-        let found = match table.get_in_context(user_key, snapshot, use_filter, &mut state.context) {
+        let filter_hash = use_filter.then(|| *hash.get_or_insert_with(|| key_hash(user_key)));
+        let found = table.get_in_context(user_key, snapshot, filter_hash, &mut state.context);
+        let found = match found {
             Err(_) if failpoint::is_on(Failpoint::ReadErrorIsNotFound) => None,
             found => found?,
         };

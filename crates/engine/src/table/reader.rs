@@ -168,24 +168,29 @@ impl Table {
         use_filter: bool,
     ) -> Result<Option<TableEntry>> {
         let mut context = ReadContext::for_lookup(ReadPurpose::Lookup);
-        let found = self.get_in_context(user_key, snapshot, use_filter, &mut context);
+        let filter_hash = use_filter.then(|| key_hash(user_key));
+        let found = self.get_in_context(user_key, snapshot, filter_hash, &mut context);
         context.publish_counts(self.cache());
         found
     }
 
     /// Like [`Table::get`], but as part of a larger lookup. The caller publishes the counts in `context`.
+    ///
+    /// `filter_hash` is the [`key_hash`] of the key, or `None` if the filter must not be used.
     pub(crate) fn get_in_context(
         &self,
         user_key: &[u8],
         snapshot: SeqNo,
-        use_filter: bool,
+        filter_hash: Option<u64>,
         context: &mut ReadContext,
     ) -> Result<Option<TableEntry>> {
         if self.is_invisible_at(snapshot) {
             return Ok(None);
         }
-        let has_filter = use_filter && self.properties.filter.is_some();
-        if use_filter && !self.may_contain_in_context(user_key, context)? {
+        let has_filter = filter_hash.is_some() && self.properties.filter.is_some();
+        if let Some(hash) = filter_hash
+            && !self.may_contain_hash(hash, context)?
+        {
             if has_filter {
                 context.record_filter_negative(self.slots.level());
             }
@@ -235,19 +240,20 @@ impl Table {
     /// # Errors
     /// Fails if the filter is corrupt or cannot be read.
     pub fn may_contain(&self, user_key: &[u8]) -> Result<bool> {
-        self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::Lookup))
+        self.may_contain_hash(key_hash(user_key), &mut ReadContext::new(ReadPurpose::Lookup))
     }
 
     /// Like [`Table::may_contain`], but for a job. The filter is cached, and the access is not counted.
     pub(crate) fn may_contain_for_job(&self, user_key: &[u8]) -> Result<bool> {
-        self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::WarmUp))
+        self.may_contain_hash(key_hash(user_key), &mut ReadContext::new(ReadPurpose::WarmUp))
     }
 
-    fn may_contain_in_context(&self, user_key: &[u8], context: &mut ReadContext) -> Result<bool> {
+    /// Returns false if the filter excludes a hash. If the table has no filter, returns whether it has entries.
+    #[inline]
+    fn may_contain_hash(&self, hash: u64, context: &mut ReadContext) -> Result<bool> {
         let Some(handle) = self.properties.filter else {
             return Ok(self.properties.entries > 0);
         };
-        let hash = key_hash(user_key);
         let slot = &self.slots.filter;
         self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |filter| {
             Ok(filter.may_contain(hash))
@@ -264,15 +270,11 @@ impl Table {
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         context: &mut ReadContext,
     ) -> Result<bool> {
-        let properties = &self.properties;
-        let (Some(handle), Some(prefixes)) = (properties.filter, properties.prefixes) else {
+        let (Some(_), Some(prefixes)) = (self.properties.filter, self.properties.prefixes) else {
             return Ok(true);
         };
         let Some(prefix) = prefixes.prefix_of_range(lower, upper) else { return Ok(true) };
-        let (slot, hash) = (&self.slots.filter, prefix_hash(prefix));
-        self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |filter| {
-            Ok(filter.may_contain(hash))
-        })
+        self.may_contain_hash(prefix_hash(prefix), context)
     }
 
     /// Returns whether the filter is in memory.
@@ -320,17 +322,29 @@ impl Table {
             .map(Option::unwrap_or_default)
     }
 
+    /// Calls `read` with the range tombstones, if the table has any.
+    #[inline]
     fn with_range_tombstones<R>(
         &self,
         context: &mut ReadContext,
         read: impl FnOnce(&FragmentedTombstones) -> R,
     ) -> Result<Option<R>> {
-        let Some(handle) = self.properties.range_tombstones else {
-            return Ok(None);
-        };
+        match self.properties.range_tombstones {
+            Some(handle) => self.read_range_tombstones(handle, context, read).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    #[inline(never)]
+    fn read_range_tombstones<R>(
+        &self,
+        handle: BlockHandle,
+        context: &mut ReadContext,
+        read: impl FnOnce(&FragmentedTombstones) -> R,
+    ) -> Result<R> {
         let (slot, kind) = (&self.slots.range_tombstones, MetadataKind::RangeTombstones);
         let decode = |contents| FragmentedTombstones::decode(&contents);
-        self.with_metadata(slot, kind, 0, handle, context, decode, |spans| Ok(Some(read(spans))))
+        self.with_metadata(slot, kind, 0, handle, context, decode, |spans| Ok(read(spans)))
     }
 
     /// Records that a flush has written the table through the page cache.
