@@ -1,5 +1,6 @@
 //! Binary search over sorted keys that are scattered in memory.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::key::first_eight_bytes;
@@ -46,6 +47,7 @@ impl KeySearch {
     ///
     /// `is_before(index)` states whether the key at `index` is before the searched position. It is called only for keys
     /// whose indexed bytes equal those of `key`.
+    #[inline]
     pub fn partition_point(&self, key: &[u8], is_before: impl Fn(usize) -> bool) -> usize {
         let Range { mut start, mut end } = self.indices_with_equal_word(key);
         while start < end {
@@ -60,13 +62,19 @@ impl KeySearch {
 
     /// Returns the indices of the keys whose indexed bytes equal those of `key`. All keys before this range are less
     /// than `key`, and all keys after it are greater.
+    #[inline]
     fn indices_with_equal_word(&self, key: &[u8]) -> Range<usize> {
-        let Some(rest) = key.strip_prefix(&*self.common_prefix) else {
-            let index = if key < &*self.common_prefix { 0 } else { self.words.len() };
-            return index..index;
-        };
+        let (start, rest) = key.split_at(key.len().min(self.common_prefix.len()));
+        match start.cmp(&self.common_prefix) {
+            Ordering::Less => return 0..0,
+            Ordering::Greater => return self.words.len()..self.words.len(),
+            Ordering::Equal => {}
+        }
         let word = first_eight_bytes(rest);
         let start = self.words.partition_point(|other| *other < word);
+        if self.words.get(start) != Some(&word) {
+            return start..start;
+        }
         let count = self.words[start..].partition_point(|other| *other == word);
         start..start + count
     }
