@@ -71,7 +71,8 @@ pub struct ReadContext {
     /// Bit set of the block kinds with at least one hit.
     hit_kinds: u8,
     hits: [u32; BlockKind::ALL.len()],
-    /// Filter counts of the first levels that were visited. The first `inline_levels` elements are used.
+    /// Filter counts of the first levels that were visited. The first `inline_levels` elements are used. A level has
+    /// several elements if a lookup visits it again after another level.
     inline_counts: [LevelFilterCounts; INLINE_LEVELS],
     inline_levels: usize,
     /// Filter counts of all further levels.
@@ -204,18 +205,20 @@ impl ReadContext {
         counts.false_positives = counts.false_positives.saturating_add(1);
     }
 
+    /// Returns the counts of a level. A lookup searches the levels in order, so only the last counts are usually of this
+    /// level.
     #[inline]
     fn counts_of_level(&mut self, level: u8) -> &mut LevelFilterCounts {
-        let known = &self.inline_counts[..self.inline_levels];
-        let index =
-            known.iter().position(|counts| counts.level == level).unwrap_or(self.inline_levels);
-        if index == INLINE_LEVELS {
-            return self.counts_of_overflow_level(level);
-        }
-        if index == self.inline_levels {
-            self.inline_levels += 1;
-            self.inline_counts[index].level = level;
-        }
+        let count = self.inline_levels;
+        let index = match count.checked_sub(1) {
+            Some(last) if self.inline_counts[last].level == level => last,
+            _ if count == INLINE_LEVELS => return self.counts_of_overflow_level(level),
+            _ => {
+                self.inline_levels += 1;
+                self.inline_counts[count].level = level;
+                count
+            }
+        };
         &mut self.inline_counts[index]
     }
 
