@@ -82,7 +82,7 @@ pub(crate) struct DbIter<C> {
     position: IterPosition,
     key: Vec<u8>,
     value: Slice,
-    /// Sequence number of the current entry if `value` is a value pointer.
+    /// Sequence number of the current entry if its value is in the value log.
     pointer_seq: Option<SeqNo>,
     /// Expiry time of the base of the current entry, in microseconds, if the entry is in `value`.
     expiry_us: Option<u64>,
@@ -235,13 +235,10 @@ impl<C: Cursor> DbIter<C> {
                     (None, Some(seq)) => self.values.read((&self.key, seq), &self.value),
                 }
             }
-            _ => {
-                let key = self.inner.key();
-                if key.kind == EntryKind::ValuePointer {
-                    return self.values.read((key.user_key, key.seq), self.inner.value());
-                }
-                Ok(self.inner.value_slice())
-            }
+            _ => match self.pointer_seq {
+                None => Ok(self.inner.value_slice()),
+                Some(seq) => self.values.read((self.inner.key().user_key, seq), self.inner.value()),
+            },
         }
     }
 
@@ -260,15 +257,10 @@ impl<C: Cursor> DbIter<C> {
     /// The iterator must be valid.
     #[inline]
     pub(crate) fn value_pointer(&self) -> Option<(SeqNo, &[u8])> {
-        match self.position {
-            IterPosition::Backward | IterPosition::Merged => {
-                self.pointer_seq.map(|seq| (seq, &*self.value))
-            }
-            _ => {
-                let key = self.inner.key();
-                (key.kind == EntryKind::ValuePointer).then(|| (key.seq, self.inner.value()))
-            }
-        }
+        self.pointer_seq.map(|seq| match self.position {
+            IterPosition::Backward | IterPosition::Merged => (seq, &*self.value),
+            _ => (seq, self.inner.value()),
+        })
     }
 
     /// Stores the combined value. Returns whether the key has a value or an error.
@@ -392,7 +384,8 @@ impl<C: Cursor> DbIter<C> {
                         }
                         self.skip_merged_versions()?;
                     }
-                    EntryKind::Put | EntryKind::ValuePointer => {
+                    kind @ (EntryKind::Put | EntryKind::ValuePointer) => {
+                        self.pointer_seq = (kind == EntryKind::ValuePointer).then_some(key.seq);
                         self.position = IterPosition::Forward;
                         break;
                     }

@@ -118,31 +118,33 @@ impl PrefetchIter {
                 _ => Ok(None),
             };
         }
-        if !self.move_within_bounds(&is_within)? {
-            return Ok(None);
-        }
+        let Some(key) = self.move_within_bounds(&is_within)? else { return Ok(None) };
         let is_pointer = self.prefetch.is_some() && self.cursor.value_pointer().is_some();
         if is_pointer {
             let has_seen_pointer = std::mem::replace(&mut self.has_seen_pointer, true);
             if expected.map_or(has_seen_pointer, |entries| entries > 1) {
-                self.prefetch_batch(expected, &is_within);
+                self.prefetch_batch(key, expected, &is_within);
                 return self.next_prefetched(is_within);
             }
         }
         self.returned_key = None;
         let value = separate_error_of_one_key(self.cursor.value_slice())?;
-        Ok(Some((Slice::from(self.cursor.key()), value)))
+        Ok(Some((key, value)))
     }
 
-    /// Moves to the next entry. Returns false if the range has no further entries.
+    /// Moves to the next entry and returns its key. Returns `None` if the range has no further entries.
     #[inline]
-    fn move_within_bounds(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
+    fn move_within_bounds(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<Option<Slice>> {
         if self.is_current_pending {
             self.is_current_pending = false;
         } else if self.cursor.valid() {
             if self.backward { self.cursor.prev()? } else { self.cursor.next()? }
         }
-        Ok(self.cursor.valid() && is_within(self.cursor.key()))
+        if !self.cursor.valid() {
+            return Ok(None);
+        }
+        let key = self.cursor.key();
+        Ok(is_within(key).then(|| Slice::from(key)))
     }
 
     /// Returns the next prefetched entry. Returns `None` if the other end of the range has already returned this entry.
@@ -156,10 +158,15 @@ impl PrefetchIter {
         Ok(Some((key, value)))
     }
 
-    /// Prefetches entries, starting with the current entry. If a move fails, [`PrefetchIter::next`] returns the error
-    /// after the prefetched entries.
+    /// Prefetches entries, starting with the current entry, whose key is `key`. If a move fails, [`PrefetchIter::next`]
+    /// returns the error after the prefetched entries.
     #[cold]
-    fn prefetch_batch(&mut self, expected: Option<u64>, is_within: &impl Fn(&[u8]) -> bool) {
+    fn prefetch_batch(
+        &mut self,
+        mut key: Slice,
+        expected: Option<u64>,
+        is_within: &impl Fn(&[u8]) -> bool,
+    ) {
         let Some(PrefetchContext { env, blobs }) = &self.prefetch else { return };
         let (env, blobs) = (env.clone(), Arc::clone(blobs));
         let device = usize::from(self.waited_for_device);
@@ -187,16 +194,15 @@ impl PrefetchIter {
                     Err(error) => Err(error),
                 },
             };
-            let key = Slice::from(self.cursor.key());
             let held_bytes = key.len() + value.as_ref().map_or(0, |value| value.len());
             bytes = bytes.saturating_add(len_u64(held_bytes));
             self.prefetched.push_back((key, value));
             if index + 1 >= entries_max || bytes >= BATCH_BYTES[device] {
                 break;
             }
-            match self.move_within_bounds(is_within) {
-                Ok(true) => {}
-                Ok(false) => {
+            key = match self.move_within_bounds(is_within) {
+                Ok(Some(key)) => key,
+                Ok(None) => {
                     self.after_prefetched = EndOfPrefetched::End;
                     break;
                 }
