@@ -52,7 +52,9 @@ fn commit(inner: &DbInner, mut batch: WriteBatch, options: WriteOptions) -> Resu
         return Ok(());
     }
     let (deadline_us, reservation) = admit(inner, &batch, options)?;
-    check_ranges(&inner.state, &mut batch.guards)?;
+    if !batch.guards.is_empty() {
+        check_ranges(&inner.state, &mut batch.guards)?;
+    }
     let sync = options.durability == Durability::Sync;
     let trace = inner.start_commit_trace(&batch);
     let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
@@ -60,9 +62,11 @@ fn commit(inner: &DbInner, mut batch: WriteBatch, options: WriteOptions) -> Resu
     if let Some(trace) = trace {
         trace.committed(sync);
     }
-    // The commit is complete, so a caller with a deadline must not wait for a device now.
-    let reads = if deadline_us.is_some() { ReadScope::Memory } else { ReadScope::Storage };
-    inner.fold_operand_chains(long_chains, reads);
+    if !long_chains.is_empty() {
+        // The commit is complete, so a caller with a deadline must not wait for a device now.
+        let reads = if deadline_us.is_some() { ReadScope::Memory } else { ReadScope::Storage };
+        inner.fold_operand_chains(long_chains, reads);
+    }
     inner.after_commit(deadline_us);
     Ok(())
 }

@@ -122,8 +122,8 @@ pub struct WriteBatch {
     /// [`SCANNED_TREES`].
     tree_set: BTreeSet<usize>,
     pub(crate) guards: Vec<KeyGuard>,
-    /// Error of the first invalid operation.
-    error: Option<Error>,
+    /// Error of the first invalid operation. Boxed, because batches are moved often.
+    error: Option<Box<Error>>,
 }
 
 impl WriteBatch {
@@ -167,7 +167,7 @@ impl WriteBatch {
 
     /// Returns the error of the first invalid operation, if there is one.
     pub(crate) fn check(&self) -> Result<()> {
-        self.error.clone().map_or(Ok(()), Err)
+        self.error.as_ref().map_or(Ok(()), |error| Err((**error).clone()))
     }
 
     /// Adds a put, a merge or a delete of one key.
@@ -183,7 +183,7 @@ impl WriteBatch {
         if kind == EntryKind::Merge
             && let Err(error) = tree.merge_resolver.operator()
         {
-            self.error.get_or_insert(error);
+            self.set_error(error);
             return;
         }
         put_operation(&mut self.payload, kind, tree.id, key, value);
@@ -227,7 +227,7 @@ impl WriteBatch {
             return;
         }
         if tree.operand_store.is_used() {
-            self.error.get_or_insert(Error::ExpiryRefused { keyspace: tree.name() });
+            self.set_error(Error::ExpiryRefused { keyspace: tree.name() });
             return;
         }
         put_expiring_operation(&mut self.payload, tree.id, key, expiry_us, value);
@@ -271,13 +271,20 @@ impl WriteBatch {
         for &(what, bytes, limit) in sizes.iter().chain([&("batch", batch_bytes, BATCH_BYTES_MAX)])
         {
             if bytes > limit {
-                self.error.get_or_insert(Error::TooLarge { what, bytes, limit });
+                self.set_error(Error::TooLarge { what, bytes, limit });
                 return false;
             }
         }
         true
     }
 
+    /// Sets the error of the batch, unless an earlier operation has set it.
+    #[cold]
+    fn set_error(&mut self, error: Error) {
+        self.error.get_or_insert_with(|| Box::new(error));
+    }
+
+    #[inline]
     fn count_operation(&mut self, tree: &Arc<Tree>) {
         self.count += 1;
         let is_known = match self.tree_set.is_empty() {
@@ -324,7 +331,7 @@ impl WriteBatch {
 
     /// Removes and returns the error of the first invalid operation. The batch does not contain this operation.
     pub(crate) fn take_error(&mut self) -> Result<()> {
-        self.error.take().map_or(Ok(()), Err)
+        self.error.take().map_or(Ok(()), |error| Err(*error))
     }
 }
 
