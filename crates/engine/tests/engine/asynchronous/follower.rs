@@ -103,7 +103,9 @@ fn reads_of_short_lived_views_from_memory_start_no_pool_thread() {
     let follower = Follower::try_from(lsmx::Db::open_follower("db", options()).unwrap()).unwrap();
     let started = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&started);
-    let count = move || drop(counted.fetch_add(1, Ordering::Relaxed));
+    let count = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
     let runtime =
         Builder::new_current_thread().enable_time().on_thread_start(count).build().unwrap();
     run(&runtime, async {

@@ -283,8 +283,7 @@ fn unreadable_table_or_blob_file_stops_no_collection_of_operands() {
             let operand = [number.to_le_bytes()[0]; 24];
             retry(|| operands.merge(key(number), operand)).unwrap();
         };
-        let moved =
-            || database.db.metrics().keyspaces["operands"].operand_store.clone().unwrap().to_tree;
+        let moved = || database.db.metrics().keyspaces["operands"].operand_store.unwrap().to_tree;
         (0..600).for_each(merge);
         assert!(moved() > 0, "{end}: no operands were moved to the tree");
         // The first collections find the files that cannot be read. Later files can be read.
