@@ -55,7 +55,7 @@ pub enum Error {
         /// Version of this build.
         supported: u32,
     },
-    /// A received snapshot stream is damaged or incomplete. It was discarded, and nothing was installed.
+    /// A received snapshot stream is damaged or incomplete. Nothing was installed.
     #[error("the snapshot stream is invalid at byte {offset}: {source}")]
     Stream {
         /// Offset in the stream.

@@ -156,6 +156,7 @@ pub use crate::error::{Error, StreamFault};
 pub use crate::log_store::LogStore;
 pub use crate::open::open;
 pub use crate::options::StoreOptions;
+pub use crate::snapshot::resume::{SnapshotReceipt, SnapshotResume};
 pub use crate::snapshot::stream::SnapshotStream;
 pub use crate::state_machine::{SnapshotBuilder, StateMachine};
 pub use crate::state_reader::{StateReader, StateView};

@@ -19,6 +19,7 @@ use crate::config::StoreConfig;
 use crate::error::Error;
 use crate::record::{APPLIED, AppliedState, encode};
 use crate::snapshot::dir::SnapshotDir;
+use crate::snapshot::resume::SnapshotReceipt;
 use crate::snapshot::source::SnapshotSource;
 use crate::snapshot::stream::SnapshotStream;
 use crate::state_reader::StateReader;
@@ -54,6 +55,12 @@ impl<C: StoreConfig, A: Application<C>> StateMachine<C, A> {
     #[must_use]
     pub fn reader(&self) -> StateReader<C> {
         StateReader::new(Arc::clone(&self.store))
+    }
+
+    /// Returns a handle that shows how much of a snapshot this node has received.
+    #[must_use]
+    pub fn snapshot_receipt(&self) -> SnapshotReceipt {
+        SnapshotReceipt::new(self.store.partial.subscribe())
     }
 }
 

@@ -6,10 +6,12 @@
 //!   raft.log               log entries by index
 //!   raft.state.N           data of the application; the record "applied" contains N
 //! DIR/snapshots/NAME       files of a snapshot: a checkpoint, or a received copy of one
+//! DIR/snapshots/NAME.frames  journal of a partially received snapshot
 //! ```
 //!
 //! An open removes all keyspaces `raft.state.N` and all snapshot directories that the records "applied" and "snapshot" do not
-//! name. They are leftovers of builds and installations that did not complete.
+//! name. They are leftovers of builds and installations that did not complete. One partially received snapshot remains, so that
+//! its transfer can continue.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -30,7 +32,7 @@ use crate::record::{
     log_key, read_record,
 };
 use crate::snapshot::dir::{SnapshotDir, SnapshotRoot};
-use crate::snapshot::receiver::SnapshotReceiver;
+use crate::snapshot::partial_slot::PartialSlot;
 use crate::snapshot::stream::SnapshotStream;
 
 pub(crate) const META_KEYSPACE: &str = "raft.meta";
@@ -52,6 +54,7 @@ pub(crate) struct Store<C: StoreConfig> {
     pub(crate) log: lsmx::tokio::Keyspace,
     pub(crate) meta: Keyspace,
     pub(crate) snapshots: SnapshotRoot,
+    pub(crate) partial: Arc<PartialSlot>,
     /// The stream of each received snapshot holds a clone, until the installation has ended.
     receipts: Arc<()>,
     pub(crate) state_options: KeyspaceOptions,
@@ -87,7 +90,9 @@ impl<C: StoreConfig> Store<C> {
             let state_options = state_options.clone();
             db.run_blocking(move |db| Ok(Recovered::read(db, &dir, vfs, state_options)))
         };
-        let Recovered { meta, state, applied, snapshots, current_snapshot } = recovered.await??;
+        let Recovered { meta, state, applied, snapshots, partial, current_snapshot } =
+            recovered.await??;
+        let partial = Arc::new(PartialSlot::new(snapshots.clone(), partial));
         let (state, current_snapshot) = (RwLock::new(state), Mutex::new(current_snapshot));
         let deferred_purge = DeferredPurge::default();
         let store = Store {
@@ -95,6 +100,7 @@ impl<C: StoreConfig> Store<C> {
             log,
             meta,
             snapshots,
+            partial,
             receipts: Arc::new(()),
             state_options,
             state,
@@ -165,6 +171,8 @@ impl<C: StoreConfig> Store<C> {
             self.deferred_purge.publish(PurgeState::Idle);
         }
         drop(deferred);
+        snapshot.dir.remove_journal();
+        self.partial.remove_kept();
         replace_snapshot(&mut current, snapshot);
         drop(current);
         // The new state is durable. If the old keyspace cannot be dropped now, the next open drops it.
@@ -174,8 +182,7 @@ impl<C: StoreConfig> Store<C> {
 
     /// Returns a stream that receives a snapshot.
     pub(crate) fn new_receiving_stream(&self) -> SnapshotStream {
-        let receiver = SnapshotReceiver::new(self.snapshots.clone());
-        SnapshotStream::from_receiver(receiver, Arc::clone(&self.receipts))
+        SnapshotStream::new_receiver(&self.partial, Arc::clone(&self.receipts))
     }
 
     pub(crate) fn current_snapshot(&self) -> Option<CurrentSnapshot<C>> {
@@ -191,6 +198,8 @@ impl<C: StoreConfig> Store<C> {
         }
         let batch = self.snapshot_record(&snapshot)?;
         self.db.as_blocking().write(batch, Durability::Sync)?;
+        // The node has applied entries since the last snapshot, so it probably does not wait for one.
+        self.partial.remove_kept();
         replace_snapshot(&mut current, snapshot);
         Ok(())
     }
@@ -313,6 +322,8 @@ struct Recovered<C: StoreConfig> {
     state: Keyspace,
     applied: AppliedState<C>,
     snapshots: SnapshotRoot,
+    /// A partially received snapshot.
+    partial: Option<Arc<SnapshotDir>>,
     current_snapshot: Option<CurrentSnapshot<C>>,
 }
 
@@ -345,11 +356,12 @@ impl<C: StoreConfig> Recovered<C> {
         }
         let snapshots = SnapshotRoot::open(vfs, dir.join("snapshots"))?;
         let stored: Option<StoredSnapshot<C>> = read_record(&meta, SNAPSHOT)?;
-        snapshots.remove_others(stored.as_ref().map(|stored| stored.dir.as_str()))?;
+        let current = stored.as_ref().map(|stored| stored.dir.as_str());
+        let partial = snapshots.remove_others(current)?;
         let current_snapshot = stored.and_then(|stored| {
             let dir = Arc::new(snapshots.existing_dir(&stored.dir)?);
             Some(CurrentSnapshot { meta: stored.meta, dir })
         });
-        Ok(Recovered { meta, state, applied, snapshots, current_snapshot })
+        Ok(Recovered { meta, state, applied, snapshots, partial, current_snapshot })
     }
 }

@@ -265,6 +265,9 @@ async fn vote(State(node): Shared, body: Bytes) -> Result<Vec<u8>, Failure> {
     encode(node.raft.vote(decode(&body)?).await)
 }
 
+/// The response contains the number of received bytes, so that the leader does not send them again.
 async fn install_snapshot(State(node): Shared, body: Bytes) -> Result<Vec<u8>, Failure> {
-    encode(node.raft.install_snapshot(decode(&body)?).await)
+    let response = node.raft.install_snapshot(decode(&body)?).await;
+    let received_bytes = node.receipt.received_bytes().await;
+    encode(response.map(|response| (response, received_bytes)))
 }

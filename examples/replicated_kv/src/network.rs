@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
+use lsmx_raft::SnapshotResume;
 use openraft::error::{
     Infallible, InstallSnapshotError, RPCError, RaftError, RemoteError, Unreachable,
 };
@@ -36,13 +37,15 @@ pub(crate) struct Connection {
     client: Client,
     target: u64,
     address: String,
+    resume: SnapshotResume,
 }
 
 impl RaftNetworkFactory<Types> for Network {
     type Network = Connection;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Connection {
-        Connection { client: self.client.clone(), target, address: node.addr.clone() }
+        let (client, address) = (self.client.clone(), node.addr.clone());
+        Connection { client, target, address, resume: SnapshotResume::default() }
     }
 }
 
@@ -98,7 +101,12 @@ impl RaftNetwork<Types> for Connection {
         request: InstallSnapshotRequest<Types>,
         _option: RPCOption,
     ) -> Result<InstallSnapshotResponse<u64>, Failure<InstallSnapshotError>> {
-        self.call("snapshot", request).await
+        if self.resume.can_skip(&request) {
+            return Ok(InstallSnapshotResponse { vote: request.vote });
+        }
+        let (response, received_bytes) = self.call("snapshot", &request).await?;
+        self.resume.update(&request, received_bytes);
+        Ok(response)
     }
 
     fn backoff(&self) -> Backoff {

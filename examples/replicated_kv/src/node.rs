@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use lsmx_raft::{StateReader, StoreOptions};
+use lsmx_raft::{SnapshotReceipt, StateReader, StoreOptions};
 use openraft::error::Fatal;
 use openraft::{Config, Raft, SnapshotPolicy};
 use tokio::net::TcpListener;
@@ -41,6 +41,7 @@ pub(crate) struct Node {
     pub(crate) id: u64,
     pub(crate) raft: Raft<Types>,
     pub(crate) reader: StateReader<Types>,
+    pub(crate) receipt: SnapshotReceipt,
     pub(crate) db: lsmx::tokio::Db,
     pub(crate) client: Client,
 }
@@ -80,11 +81,12 @@ impl Node {
         let (log, state_machine) =
             lsmx_raft::open(&options.dir, KeyValues, store_options()).await?;
         let (reader, db) = (state_machine.reader(), log.db().clone());
+        let receipt = state_machine.snapshot_receipt();
         let config = Arc::new(raft_config(options.snapshot_interval).validate()?);
         let client = new_client(Some(options.listen.ip()));
         let network = Network { client: client.clone() };
         let raft = Raft::new(options.id, config, network, log, state_machine).await?;
-        Ok(Node { id: options.id, raft, reader, db, client })
+        Ok(Node { id: options.id, raft, reader, receipt, db, client })
     }
 }
 

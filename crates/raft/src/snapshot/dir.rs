@@ -10,6 +10,9 @@ use tokio::runtime::Handle;
 
 use crate::error::Error;
 
+/// End of the name of the journal of a partially received snapshot, after the name of its directory.
+const JOURNAL_SUFFIX: &str = ".frames";
+
 /// The directory that contains one directory per snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotRoot {
@@ -53,22 +56,36 @@ impl SnapshotRoot {
         SnapshotDir { root: self.clone(), name, path, stream_key, is_kept }
     }
 
-    /// Removes all directories except one.
-    pub(crate) fn remove_others(&self, kept: Option<&str>) -> Result<(), Error> {
+    /// Removes all directories and files except the directory `current` and one partially received snapshot, which is returned.
+    pub(crate) fn remove_others(
+        &self,
+        current: Option<&str>,
+    ) -> Result<Option<Arc<SnapshotDir>>, Error> {
         let names = self.vfs.list(&self.path).map_err(Error::io("list", &self.path))?;
-        for name in names.iter().filter(|name| Some(name.as_str()) != kept) {
-            remove_dir_with_files(&*self.vfs, &self.path.join(name));
+        let with_journal = names.iter().filter_map(|name| name.strip_suffix(JOURNAL_SUFFIX));
+        let partial = with_journal
+            .filter(|name| Some(*name) != current && names.iter().any(|dir| dir == *name))
+            .find_map(|name| self.existing_dir(name));
+        let is_partial = |name: &str| {
+            let dir = name.strip_suffix(JOURNAL_SUFFIX).unwrap_or(name);
+            partial.as_ref().is_some_and(|partial| partial.name == dir)
+        };
+        for name in names.iter().filter(|name| Some(name.as_str()) != current) {
+            if !is_partial(name) {
+                remove_dir_or_file(&*self.vfs, &self.path.join(name));
+            }
         }
-        Ok(())
+        Ok(partial.map(Arc::new))
     }
 
-    /// Makes the names of new directories durable.
+    /// Makes the names of new directories and journals durable.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.vfs.sync_dir(&self.path).map_err(Error::io("sync", &self.path))
     }
 }
 
-/// A directory with the files of a snapshot. Dropping it removes the directory, unless it is the current snapshot.
+/// A directory with the files of a snapshot. Dropping it removes the directory and its journal, unless the snapshot is the
+/// current one or a partially received one.
 #[derive(Debug)]
 pub(crate) struct SnapshotDir {
     pub(crate) root: SnapshotRoot,
@@ -85,6 +102,17 @@ impl SnapshotDir {
     pub(crate) fn set_kept(&self, is_kept: bool) {
         self.is_kept.store(is_kept, Ordering::Release);
     }
+
+    /// Returns the path of the journal. It is not in the directory, whose files are those of the snapshot.
+    pub(crate) fn journal_path(&self) -> PathBuf {
+        self.root.path.join(format!("{}{JOURNAL_SUFFIX}", self.name))
+    }
+
+    /// Removes the journal, because no stream continues the directory.
+    pub(crate) fn remove_journal(&self) {
+        // The next open removes a journal that cannot be removed now.
+        let _ = self.root.vfs.remove(&self.journal_path());
+    }
 }
 
 impl Drop for SnapshotDir {
@@ -93,7 +121,11 @@ impl Drop for SnapshotDir {
             return;
         }
         let (vfs, path) = (Arc::clone(&self.root.vfs), std::mem::take(&mut self.path));
-        let remove = move || remove_dir_with_files(&*vfs, &path);
+        let journal_path = self.journal_path();
+        let remove = move || {
+            let _ = vfs.remove(&journal_path);
+            remove_dir_or_file(&*vfs, &path);
+        };
         // The last reference may be dropped by a task, which must not wait for the file system.
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
@@ -102,9 +134,13 @@ impl Drop for SnapshotDir {
     }
 }
 
-/// Removes a directory and its files. The next open removes files and directories that cannot be removed now.
-fn remove_dir_with_files(vfs: &dyn Vfs, path: &Path) {
-    for name in vfs.list(path).unwrap_or_default() {
+/// Removes a directory and its files, or a file. The next open removes files and directories that cannot be removed now.
+fn remove_dir_or_file(vfs: &dyn Vfs, path: &Path) {
+    let Ok(names) = vfs.list(path) else {
+        let _ = vfs.remove(path);
+        return;
+    };
+    for name in names {
         let _ = vfs.remove(&path.join(name));
     }
     let _ = vfs.remove_dir(path);

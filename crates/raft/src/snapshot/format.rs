@@ -99,6 +99,11 @@ pub(crate) fn open_frame(
     if found == expected { Ok(payload) } else { Err(StreamFault::Checksum { found, expected }) }
 }
 
+/// Returns the checksum at the end of a frame, without a verification. Returns `None` if the frame is too short.
+pub(crate) fn frame_checksum(frame: &[u8]) -> Option<u64> {
+    frame.last_chunk().map(|checksum| u64::from_le_bytes(*checksum))
+}
+
 /// Returns the length in bytes of a stream whose frames contain `content_bytes` bytes of payload.
 pub(crate) fn stream_bytes(content_bytes: u64) -> u64 {
     content_bytes + content_bytes.div_ceil(FRAME_PAYLOAD_BYTES as u64) * CHECKSUM_BYTES as u64

@@ -2,6 +2,10 @@
 
 pub(crate) mod dir;
 pub(crate) mod format;
+pub(crate) mod frame_journal;
+pub(crate) mod partial;
+pub(crate) mod partial_slot;
 pub(crate) mod receiver;
+pub(crate) mod resume;
 pub(crate) mod source;
 pub(crate) mod stream;

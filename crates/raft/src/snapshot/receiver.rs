@@ -1,23 +1,25 @@
 //! Receiver of a snapshot stream.
 
-use std::collections::VecDeque;
 use std::path::{Component, Path};
 
-use lsmx::vfs::File;
 use lsmx::{Options, verify};
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, StreamFault};
-use crate::snapshot::dir::{SnapshotDir, SnapshotRoot};
-use crate::snapshot::format::{FRAME_BYTES, FileRecord, HEADER_BYTES, StreamHeader, open_frame};
+use crate::snapshot::dir::SnapshotDir;
+use crate::snapshot::format::{
+    FRAME_BYTES, FileRecord, HEADER_BYTES, StreamHeader, frame_checksum, open_frame,
+};
+use crate::snapshot::partial::{PartialSnapshot, Prologue};
+use crate::snapshot::partial_slot::PartialSlot;
 
-/// Verifies the frames of a stream and writes its files to a new directory.
+/// Verifies the frames of a stream and writes its files to a directory.
 ///
-/// A sender may send a part again, so writes may start before the end of the received bytes. After an error, the receiver
-/// discards everything and starts again at offset 0.
+/// A sender may send a part again, so writes may start before the end of the received bytes. After a damaged or missing part,
+/// the verified frames remain. After another error, the receiver discards everything.
 #[derive(Debug)]
 pub(crate) struct SnapshotReceiver {
-    root: SnapshotRoot,
+    slot: Arc<PartialSlot>,
     /// Bytes of the stream whose frames are verified and written.
     verified_bytes: u64,
     /// Received part of the next frame.
@@ -27,10 +29,18 @@ pub(crate) struct SnapshotReceiver {
     received: Option<Arc<SnapshotDir>>,
 }
 
+/// State of the division of the content into files.
+#[derive(Debug)]
+enum Unpacker {
+    /// Received part of the header and of the file list, and the checksums of its frames.
+    Prologue(Vec<u8>, Vec<u64>),
+    Files(PartialSnapshot),
+}
+
 impl SnapshotReceiver {
-    pub(crate) fn new(root: SnapshotRoot) -> SnapshotReceiver {
-        let unpacker = Unpacker::Header(Vec::new());
-        SnapshotReceiver { root, verified_bytes: 0, frame: Vec::new(), unpacker, received: None }
+    pub(crate) fn new(slot: Arc<PartialSlot>) -> SnapshotReceiver {
+        let unpacker = Unpacker::Prologue(Vec::new(), Vec::new());
+        SnapshotReceiver { slot, verified_bytes: 0, frame: Vec::new(), unpacker, received: None }
     }
 
     /// Returns the number of received bytes.
@@ -40,36 +50,79 @@ impl SnapshotReceiver {
 
     /// Adds bytes of the stream at an offset. Skips bytes that were already received.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.compare_header(offset, bytes);
         let written = self.try_write(offset, bytes);
-        self.reset_after_error(written)
+        self.clean_up_after_error(written)
     }
 
     /// Verifies that the stream is complete and that its files are an intact database. Makes the files durable.
     pub(crate) fn finish(&mut self) -> Result<Arc<SnapshotDir>, Error> {
         let finished = self.try_finish();
-        self.reset_after_error(finished)
+        self.clean_up_after_error(finished)
     }
 
-    fn reset_after_error<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
-        if result.is_err() {
-            *self = SnapshotReceiver::new(self.root.clone());
+    fn clean_up_after_error<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        use StreamFault::{Checksum, Hole, Truncated};
+        match &result {
+            Ok(_) => {}
+            // The verified frames are those of the sender.
+            Err(Error::Stream { source: Checksum { .. } | Hole { .. } | Truncated, .. }) => {
+                self.frame.clear();
+            }
+            Err(_) => {
+                if let Unpacker::Files(partial) = &mut self.unpacker {
+                    partial.end();
+                }
+                self.restart();
+            }
         }
         result
     }
 
-    fn try_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let received = self.received_bytes();
-        let Some(known) = received.checked_sub(offset) else {
-            return Err(StreamFault::Hole { position: offset }.at(received));
+    fn restart(&mut self) {
+        *self = SnapshotReceiver::new(Arc::clone(&self.slot));
+    }
+
+    /// Restarts the receipt if bytes differ from those of the received header, because they belong to another snapshot.
+    ///
+    /// The slot keeps the received part until the checksum of the new header is verified, because the bytes may be damaged.
+    fn compare_header(&mut self, offset: u64, bytes: &[u8]) {
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        if at >= HEADER_BYTES {
+            return;
+        }
+        let mut known = match &self.unpacker {
+            Unpacker::Files(partial) => partial.header.encode(),
+            Unpacker::Prologue(content, _) => {
+                content.iter().chain(&self.frame).take(HEADER_BYTES).copied().collect()
+            }
         };
-        let known = usize::try_from(known).unwrap_or(usize::MAX);
-        let mut bytes = bytes.get(known..).unwrap_or_default();
+        let rest = known.get(at..).unwrap_or_default();
+        let len = rest.len().min(bytes.len());
+        if rest[..len] != bytes[..len] {
+            known.truncate(at);
+            self.restart();
+            self.frame = known;
+        }
+    }
+
+    fn try_write(&mut self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
-            let (head, tail) = bytes.split_at(bytes.len().min(FRAME_BYTES - self.frame.len()));
-            self.frame.extend(head);
-            bytes = tail;
-            if self.frame.len() == FRAME_BYTES {
-                self.consume_frame()?;
+            // A frame that completes the file list may increase it by the part that an earlier stream has received.
+            let received = self.received_bytes();
+            let Some(known) = received.checked_sub(offset) else {
+                return Err(StreamFault::Hole { position: offset }.at(received));
+            };
+            let is_new = known == 0;
+            let len_max = if is_new { (FRAME_BYTES - self.frame.len()) as u64 } else { known };
+            let len = bytes.len().min(usize::try_from(len_max).unwrap_or(usize::MAX));
+            let (head, tail) = bytes.split_at(len);
+            (offset, bytes) = (offset + len as u64, tail);
+            if is_new {
+                self.frame.extend(head);
+                if self.frame.len() == FRAME_BYTES {
+                    self.consume_frame()?;
+                }
             }
         }
         Ok(())
@@ -80,8 +133,22 @@ impl SnapshotReceiver {
         let number = at / FRAME_BYTES as u64;
         let payload = open_frame(&self.frame, self.unpacker.stream_key(), number)
             .map_err(|fault| fault.at(at))?;
-        self.unpacker.unpack(&self.root, payload, at)?;
+        // A verified frame has a checksum.
+        let checksum = frame_checksum(&self.frame).unwrap_or_default();
         self.verified_bytes += self.frame.len() as u64;
+        match &mut self.unpacker {
+            Unpacker::Prologue(content, checksums) => {
+                content.extend(payload);
+                checksums.push(checksum);
+                if let Some((prologue, rest)) = split_prologue(content, checksums, at)? {
+                    let (partial, received_bytes) =
+                        PartialSnapshot::begin(&self.slot, prologue, &rest)?;
+                    self.unpacker = Unpacker::Files(partial);
+                    self.verified_bytes = received_bytes;
+                }
+            }
+            Unpacker::Files(partial) => partial.add_frame(payload, checksum, at)?,
+        }
         self.frame.clear();
         Ok(())
     }
@@ -99,39 +166,20 @@ impl SnapshotReceiver {
                 error => error,
             })?;
         }
-        let Unpacker::Files(files) = &self.unpacker else {
-            return Err(StreamFault::Truncated.at(self.verified_bytes));
+        let partial = match &mut self.unpacker {
+            Unpacker::Files(partial) if partial.is_complete() => partial,
+            _ => return Err(StreamFault::Truncated.at(self.verified_bytes)),
         };
-        if !files.is_complete() {
-            return Err(StreamFault::Truncated.at(self.verified_bytes));
-        }
-        let dir = Arc::clone(&files.dir);
+        let (dir, root) = (Arc::clone(partial.dir()), &self.slot.root);
         // The checksums of the stream do not detect damage that the files already had at the sender. An error here is
         // returned to the sender. An error in the later installation would stop this node.
-        verify(&dir.path, &Options::default().vfs(Arc::clone(&self.root.vfs)))?;
-        self.root.vfs.sync_dir(&dir.path).map_err(Error::io("sync", &dir.path))?;
-        self.root.sync()?;
+        verify(&dir.path, &Options::default().vfs(Arc::clone(&root.vfs)))?;
+        root.vfs.sync_dir(&dir.path).map_err(Error::io("sync", &dir.path))?;
+        root.sync()?;
+        partial.end();
         self.received = Some(Arc::clone(&dir));
         Ok(dir)
     }
-}
-
-/// State of the division of the content into files.
-#[derive(Debug)]
-enum Unpacker {
-    /// Received part of the header and of the file list.
-    Header(Vec<u8>),
-    Files(UnpackedFiles),
-}
-
-#[derive(Debug)]
-struct UnpackedFiles {
-    dir: Arc<SnapshotDir>,
-    stream_key: u64,
-    /// Files that are not complete. The first one may be open.
-    missing: VecDeque<FileRecord>,
-    /// The first of the missing files, with the number of bytes that are missing.
-    open: Option<(Arc<dyn File>, u64)>,
 }
 
 impl Unpacker {
@@ -139,70 +187,32 @@ impl Unpacker {
     fn stream_key(&self) -> Option<u64> {
         match self {
             // With an incomplete file list, the header has been received in the first frame.
-            Unpacker::Header(bytes) => StreamHeader::decode(bytes).ok().map(|it| it.stream_key),
-            Unpacker::Files(files) => Some(files.stream_key),
-        }
-    }
-
-    /// Adds a part of the content, whose frame starts at `offset` of the stream.
-    fn unpack(&mut self, root: &SnapshotRoot, content: &[u8], offset: u64) -> Result<(), Error> {
-        match self {
-            Unpacker::Header(bytes) => {
-                bytes.extend(content);
-                let header = StreamHeader::decode(bytes).map_err(|fault| fault.at(offset))?;
-                let list_end = HEADER_BYTES + header.file_list_bytes as usize;
-                let Some((prologue, rest)) = bytes.split_at_checked(list_end) else {
-                    return Ok(());
-                };
-                let missing = decode_file_list(&prologue[HEADER_BYTES..]);
-                let missing = missing.map_err(|fault| fault.at(offset))?;
-                let dir = Arc::new(root.new_dir()?);
-                root.vfs.create_dir(&dir.path).map_err(Error::io("create", &dir.path))?;
-                let stream_key = header.stream_key;
-                let mut files = UnpackedFiles { dir, stream_key, missing, open: None };
-                files.append(rest, offset)?;
-                *self = Unpacker::Files(files);
-                Ok(())
+            Unpacker::Prologue(bytes, _) => {
+                StreamHeader::decode(bytes).ok().map(|it| it.stream_key)
             }
-            Unpacker::Files(files) => files.append(content, offset),
+            Unpacker::Files(partial) => Some(partial.header.stream_key),
         }
     }
 }
 
-impl UnpackedFiles {
-    fn append(&mut self, mut content: &[u8], offset: u64) -> Result<(), Error> {
-        // Empty files at the end of the stream have no content.
-        while let Some(first) = self.missing.front() {
-            let path = self.dir.path.join(&first.name);
-            let (file, missing_bytes) = match self.open.take() {
-                Some(open) => open,
-                None => {
-                    let created = self.dir.root.vfs.create(&path);
-                    (created.map_err(Error::io("create", &path))?, first.bytes)
-                }
-            };
-            let len = content.len().min(usize::try_from(missing_bytes).unwrap_or(usize::MAX));
-            let (head, tail) = content.split_at(len);
-            file.append(head).map_err(Error::io("write", &path))?;
-            content = tail;
-            if missing_bytes > len as u64 {
-                self.open = Some((file, missing_bytes - len as u64));
-                break;
-            }
-            file.sync().map_err(Error::io("sync", &path))?;
-            self.missing.pop_front();
-        }
-        if content.is_empty() { Ok(()) } else { Err(StreamFault::TooLong.at(offset)) }
-    }
-
-    fn is_complete(&self) -> bool {
-        self.missing.is_empty()
-    }
+/// Divides the content of the first frames into the prologue and the bytes that follow it. Returns `None` if the file list is
+/// incomplete. `offset` is the start of the last frame in the stream.
+fn split_prologue(
+    content: &[u8],
+    checksums: &[u64],
+    offset: u64,
+) -> Result<Option<(Prologue, Vec<u8>)>, Error> {
+    let header = StreamHeader::decode(content).map_err(|fault| fault.at(offset))?;
+    let list_end = HEADER_BYTES + header.file_list_bytes as usize;
+    let Some((bytes, rest)) = content.split_at_checked(list_end) else { return Ok(None) };
+    let files = decode_file_list(&bytes[HEADER_BYTES..]).map_err(|fault| fault.at(offset))?;
+    let (bytes, checksums) = (bytes.to_vec(), checksums.to_vec());
+    Ok(Some((Prologue { header, files, bytes, checksums }, rest.to_vec())))
 }
 
 /// Decodes the list of files. The names must not lead out of the directory of the snapshot.
-fn decode_file_list(bytes: &[u8]) -> Result<VecDeque<FileRecord>, StreamFault> {
-    let list: VecDeque<FileRecord> =
+fn decode_file_list(bytes: &[u8]) -> Result<Vec<FileRecord>, StreamFault> {
+    let list: Vec<FileRecord> =
         postcard::from_bytes(bytes).map_err(|source| StreamFault::FileList { source })?;
     let is_name = |file: &&FileRecord| {
         let mut components = Path::new(&file.name).components();

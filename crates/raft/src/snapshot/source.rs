@@ -14,6 +14,8 @@ use crate::snapshot::format::{
 #[derive(Debug)]
 pub(crate) struct SnapshotSource {
     dir: Arc<SnapshotDir>,
+    /// Seed of the checksums.
+    stream_key: u64,
     /// Header and file list.
     prologue: Vec<u8>,
     /// The files, each with the offset of its first byte in the content.
@@ -38,14 +40,48 @@ impl SnapshotSource {
         let header = StreamHeader { stream_key: dir.stream_key, file_list_bytes };
         let prologue = [header.encode(), encoded].concat();
         debug_assert_eq!(prologue.len(), HEADER_BYTES + file_list_bytes as usize);
+        let stream_key = dir.stream_key;
+        Ok(SnapshotSource::new(dir, stream_key, prologue, list))
+    }
+
+    /// Creates the source of a stream whose files may be incomplete.
+    pub(crate) fn new(
+        dir: Arc<SnapshotDir>,
+        stream_key: u64,
+        prologue: Vec<u8>,
+        list: Vec<FileRecord>,
+    ) -> SnapshotSource {
         let mut content_bytes = prologue.len() as u64;
         let mut files = Vec::with_capacity(list.len());
         for file in list {
             let start = content_bytes;
-            content_bytes += file.bytes;
+            // A received list may have any lengths.
+            content_bytes = content_bytes.saturating_add(file.bytes);
             files.push((start, file));
         }
-        Ok(SnapshotSource { dir, prologue, files, content_bytes })
+        SnapshotSource { dir, stream_key, prologue, files, content_bytes }
+    }
+
+    pub(crate) fn content_bytes(&self) -> u64 {
+        self.content_bytes
+    }
+
+    pub(crate) fn frame_count(&self) -> u64 {
+        self.content_bytes.div_ceil(FRAME_PAYLOAD_BYTES as u64)
+    }
+
+    /// Returns the index of the file that contains a byte of the content, and the offset in the file. The byte must follow the
+    /// prologue.
+    pub(crate) fn locate(&self, content_offset: u64) -> (usize, u64) {
+        let index = self.first_file_after(content_offset);
+        let start = self.files.get(index).map_or(content_offset, |(start, _)| *start);
+        (index, content_offset.saturating_sub(start))
+    }
+
+    /// Returns the index of the first file that ends after a byte of the content.
+    fn first_file_after(&self, content_offset: u64) -> usize {
+        self.files
+            .partition_point(|(start, file)| start.saturating_add(file.bytes) <= content_offset)
     }
 
     /// Returns the length of the stream.
@@ -60,15 +96,14 @@ impl SnapshotSource {
         let mut frame = Vec::with_capacity(FRAME_PAYLOAD_BYTES + size_of::<u64>());
         let prologue = self.prologue.iter().skip(usize::try_from(start).unwrap_or(usize::MAX));
         frame.extend(prologue.take(FRAME_PAYLOAD_BYTES));
-        let first = self.files.partition_point(|(offset, file)| offset + file.bytes <= start);
-        for (offset, file) in &self.files[first..] {
+        for (offset, file) in &self.files[self.first_file_after(start)..] {
             let at = start + frame.len() as u64;
             if at >= end {
                 break;
             }
             self.read_file(file, at - offset, end - at, &mut frame)?;
         }
-        seal_frame(&mut frame, self.dir.stream_key, frame_number);
+        seal_frame(&mut frame, self.stream_key, frame_number);
         Ok(frame)
     }
 

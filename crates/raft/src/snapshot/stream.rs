@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::error::Error;
 use crate::snapshot::dir::SnapshotDir;
 use crate::snapshot::format::FRAME_BYTES;
+use crate::snapshot::partial_slot::PartialSlot;
 use crate::snapshot::receiver::SnapshotReceiver;
 use crate::snapshot::source::SnapshotSource;
 
@@ -24,6 +25,11 @@ use crate::snapshot::source::SnapshotSource;
 ///
 /// A write returns before its bytes are on the disk. The next call returns its error; after an error, the stream must be
 /// written again from offset 0. [`shutdown`](tokio::io::AsyncWriteExt::shutdown) verifies that the stream is complete.
+///
+/// The verified part survives a damaged chunk and a restart of the node. When the first frames of the same snapshot have been
+/// written to a new stream, it continues with the kept part and skips writes of it. `flush`, and then a seek to
+/// `SeekFrom::End(0)`, return the number of received bytes. A transport of the application continues there: it seeks the stream
+/// that it reads to this offset. [`SnapshotResume`](crate::SnapshotResume) does so for the transport of openraft.
 ///
 /// Pass only the stream of `Raft::begin_receiving_snapshot` to `Raft::install_full_snapshot`. Copy the stream of another store in
 /// the same process into it first. openraft purges the log during the installation, and the storage defers the purge only if it
@@ -45,8 +51,8 @@ pub struct SnapshotStream {
 #[derive(Debug)]
 enum Endpoint {
     Source(Arc<SnapshotSource>),
-    /// Only one task at a time locks it.
-    Receiver(Arc<Mutex<SnapshotReceiver>>),
+    /// Only one task at a time locks the receiver. The slot publishes its progress.
+    Receiver(Arc<Mutex<SnapshotReceiver>>, Arc<PartialSlot>),
 }
 
 #[derive(Debug)]
@@ -62,8 +68,9 @@ impl SnapshotStream {
     }
 
     /// Creates a stream that holds `receipt` until it is dropped.
-    pub(crate) fn from_receiver(receiver: SnapshotReceiver, receipt: Arc<()>) -> SnapshotStream {
-        SnapshotStream::new(Endpoint::Receiver(Arc::new(Mutex::new(receiver))), Some(receipt))
+    pub(crate) fn new_receiver(slot: &Arc<PartialSlot>, receipt: Arc<()>) -> SnapshotStream {
+        let receiver = Arc::new(Mutex::new(SnapshotReceiver::new(Arc::clone(slot))));
+        SnapshotStream::new(Endpoint::Receiver(receiver, Arc::clone(slot)), Some(receipt))
     }
 
     fn new(endpoint: Endpoint, receipt: Option<Arc<()>>) -> SnapshotStream {
@@ -79,7 +86,7 @@ impl SnapshotStream {
 
     /// Returns whether the stream is written.
     pub(crate) fn is_receiver(&self) -> bool {
-        matches!(self.endpoint, Endpoint::Receiver(_))
+        matches!(self.endpoint, Endpoint::Receiver(..))
     }
 
     /// Returns the directory of a received snapshot after its shutdown.
@@ -113,7 +120,7 @@ impl SnapshotStream {
                 Ok(())
             }
             Err(error) => {
-                // A receiver has discarded the stream and expects its first byte.
+                // The stream must be written again from its first byte.
                 self.position = 0;
                 Err(error)
             }
@@ -163,16 +170,18 @@ impl AsyncWrite for SnapshotStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let Endpoint::Receiver(receiver) = &this.endpoint else {
+        let Endpoint::Receiver(receiver, slot) = &this.endpoint else {
             return Poll::Ready(Err(wrong_direction("a snapshot that is sent cannot be written")));
         };
-        let receiver = Arc::clone(receiver);
+        let (receiver, slot) = (Arc::clone(receiver), Arc::clone(slot));
         ready!(this.poll_task(context))?;
         let part = bytes[..bytes.len().min(FRAME_BYTES)].to_vec();
-        let (offset, len) = (this.position, part.len());
+        let (offset, len, pending) = (this.position, part.len(), slot.start_write());
         this.start(move || {
-            receiver.lock().write(offset, &part)?;
-            Ok(TaskOutput::Written)
+            let mut receiver = receiver.lock();
+            let written = receiver.write(offset, &part);
+            pending.publish(receiver.received_bytes());
+            written.map(|()| TaskOutput::Written)
         })?;
         this.position += len as u64;
         Poll::Ready(Ok(len))
@@ -186,7 +195,9 @@ impl AsyncWrite for SnapshotStream {
         let this = self.get_mut();
         loop {
             ready!(this.poll_task(context))?;
-            let Endpoint::Receiver(receiver) = &this.endpoint else { return Poll::Ready(Ok(())) };
+            let Endpoint::Receiver(receiver, _) = &this.endpoint else {
+                return Poll::Ready(Ok(()));
+            };
             if this.received.is_some() {
                 return Poll::Ready(Ok(()));
             }
@@ -204,7 +215,7 @@ impl AsyncSeek for SnapshotStream {
         }
         let end = match &this.endpoint {
             Endpoint::Source(source) => source.stream_bytes(),
-            Endpoint::Receiver(receiver) => receiver.lock().received_bytes(),
+            Endpoint::Receiver(receiver, _) => receiver.lock().received_bytes(),
         };
         let position = match to {
             SeekFrom::Start(position) => Some(position),
@@ -217,7 +228,7 @@ impl AsyncSeek for SnapshotStream {
 
     fn poll_complete(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
         let this = self.get_mut();
-        // A failed read is repeated by the next read. After a failed write, the receiver refuses all offsets except 0.
+        // A failed read is repeated by the next read. After a failed write, the receiver refuses offsets after the missing bytes.
         let _ = ready!(this.poll_task(context));
         Poll::Ready(Ok(this.position))
     }

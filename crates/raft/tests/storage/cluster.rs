@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::vfs::OsVfs;
-use lsmx_raft::StateReader;
+use lsmx_raft::{SnapshotReceipt, SnapshotResume, StateReader};
 use openraft::error::{
     InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
 };
@@ -22,17 +22,28 @@ use openraft::{
     SnapshotPolicy, Vote,
 };
 use tempfile::TempDir;
+use tokio::io::AsyncSeekExt;
+use tokio::sync::Notify;
 
 use crate::application::{Command, Counters, Types, decode_count, entry, log_id, options, run};
 
 const WAIT: Option<Duration> = Some(Duration::from_secs(20));
+/// Maximum number of bytes in a chunk of a snapshot.
+const CHUNK_BYTES: usize = 100_000;
+const DAMAGED_CHUNK: usize = 12;
+const LOST_RESPONSE: usize = 20;
+/// Number of the chunk at which the receiver stops.
+const LAST_CHUNK_BEFORE_STOP: usize = 40;
 
 /// The running nodes.
 #[derive(Clone, Default)]
 struct Network {
-    nodes: Arc<Mutex<BTreeMap<u64, Raft<Types>>>>,
-    /// Number of chunks of snapshots that were sent.
+    nodes: Arc<Mutex<BTreeMap<u64, (Raft<Types>, SnapshotReceipt)>>>,
+    /// Number of chunks of snapshots that were sent, and their bytes.
     chunks: Arc<AtomicUsize>,
+    sent_bytes: Arc<AtomicUsize>,
+    /// Notified when the receiver of a snapshot is to stop.
+    receiver_stops: Arc<Notify>,
     /// Whether only requests that transfer no entries and compare none reach their target: the heartbeats of a read.
     is_replication_cut: Arc<AtomicBool>,
 }
@@ -40,20 +51,21 @@ struct Network {
 struct Connection {
     network: Network,
     target: u64,
+    resume: SnapshotResume,
 }
 
 impl RaftNetworkFactory<Types> for Network {
     type Network = Connection;
 
     async fn new_client(&mut self, target: u64, _node: &BasicNode) -> Connection {
-        Connection { network: self.clone(), target }
+        Connection { network: self.clone(), target, resume: SnapshotResume::default() }
     }
 }
 
 impl Connection {
     /// Returns the target, or `None` if it is not running.
     fn target(&self) -> Option<Raft<Types>> {
-        self.network.nodes.lock().unwrap().get(&self.target).cloned()
+        Some(self.network.nodes.lock().unwrap().get(&self.target)?.0.clone())
     }
 
     fn remote_error<E: std::error::Error>(&self, error: E) -> RPCError<u64, BasicNode, E> {
@@ -87,7 +99,7 @@ impl RaftNetwork<Types> for Connection {
             .map_err(|error| self.remote_error(error))
     }
 
-    /// Damages the third chunk, and loses the response of the sixth one.
+    /// Damages one chunk, loses the response of another one, and stops the receiver before a third one.
     async fn install_snapshot(
         &mut self,
         mut request: InstallSnapshotRequest<Types>,
@@ -96,16 +108,30 @@ impl RaftNetwork<Types> for Connection {
         InstallSnapshotResponse<u64>,
         RPCError<u64, BasicNode, RaftError<u64, InstallSnapshotError>>,
     > {
+        if self.resume.can_skip(&request) {
+            return Ok(InstallSnapshotResponse { vote: request.vote });
+        }
+        let node = self.network.nodes.lock().unwrap().get(&self.target).cloned();
+        let (raft, receipt) = node.ok_or_else(unreachable)?;
         let number = self.network.chunks.fetch_add(1, Ordering::SeqCst);
-        if number == 2 {
+        self.network.sent_bytes.fetch_add(request.data.len(), Ordering::SeqCst);
+        if number == LAST_CHUNK_BEFORE_STOP {
+            self.network.nodes.lock().unwrap().remove(&self.target);
+            self.network.receiver_stops.notify_one();
+            return Err(unreachable());
+        }
+        let sent = request.clone();
+        if number == DAMAGED_CHUNK {
             request.data[7] ^= 1;
         }
-        let response = self.target().ok_or_else(unreachable)?.install_snapshot(request).await;
-        if number == 5 {
+        let response = raft.install_snapshot(request).await;
+        if number == LOST_RESPONSE {
             let error = io::Error::from(io::ErrorKind::ConnectionReset);
             return Err(RPCError::Network(NetworkError::new(&error)));
         }
-        response.map_err(|error| self.remote_error(error))
+        let response = response.map_err(|error| self.remote_error(error))?;
+        self.resume.update(&sent, receipt.received_bytes().await);
+        Ok(response)
     }
 }
 
@@ -128,16 +154,17 @@ impl Node {
             election_timeout_max: 1500,
             install_snapshot_timeout: 20_000,
             snapshot_policy: SnapshotPolicy::Never,
-            snapshot_max_chunk_size: 100_000,
+            snapshot_max_chunk_size: CHUNK_BYTES as u64,
             max_in_snapshot_log_to_keep: 0,
             ..Config::default()
         };
         let opened = lsmx_raft::open(dir.path(), Counters, options(Arc::new(OsVfs)));
         let (log, state_machine) = opened.await.unwrap();
         let (reader, db) = (state_machine.reader(), log.db().clone());
+        let receipt = state_machine.snapshot_receipt();
         let config = Arc::new(config.validate().unwrap());
         let raft = Raft::new(id, config, network.clone(), log, state_machine).await.unwrap();
-        network.nodes.lock().unwrap().insert(id, raft.clone());
+        network.nodes.lock().unwrap().insert(id, (raft.clone(), receipt));
         Node { raft, reader, db, dir }
     }
 
@@ -186,8 +213,8 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
         let members: BTreeMap<u64, BasicNode> =
             (1..=3).map(|id| (id, BasicNode::default())).collect();
         nodes[&1].raft.initialize(members).await.unwrap();
-        let put = |n: u8| Command::Put(format!("value {n}"), vec![n; 90_000]);
-        let leader = write(&nodes, (0..10).map(put).chain(additions(100))).await;
+        let put = |n: u64| Command::Put(format!("value {n}"), incompressible_bytes(n, 90_000));
+        let leader = write(&nodes, (0..60).map(put).chain(additions(100))).await;
 
         // A snapshot replaces the whole log of the leader.
         nodes[&leader].raft.trigger().snapshot().await.unwrap();
@@ -196,14 +223,26 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
         nodes[&leader].raft.trigger().purge_log(last.unwrap().index).await.unwrap();
         nodes[&leader].raft.wait(WAIT).purged(last, "purge").await.unwrap();
 
-        // A node with an empty directory receives it, although a chunk is damaged and a response is lost.
-        nodes.insert(4, Node::start(4, tempfile::tempdir().unwrap(), &network).await);
-        nodes[&leader].raft.add_learner(4, BasicNode::default(), true).await.unwrap();
+        // A node with an empty directory receives it, although a chunk is damaged, a response is lost, and the node restarts.
+        let receiver = Node::start(4, tempfile::tempdir().unwrap(), &network).await;
+        nodes[&leader].raft.add_learner(4, BasicNode::default(), false).await.unwrap();
+        network.receiver_stops.notified().await;
+        let dir = receiver.stop(4, &network).await;
+        nodes.insert(4, Node::start(4, dir, &network).await);
         let index = last.map(|last| last.index);
         nodes[&4].raft.wait(WAIT).applied_index_at_least(index, "installed").await.unwrap();
         assert_eq!(nodes[&4].count("sum").await, 100);
         assert_eq!(nodes[&4].raft.metrics().borrow().snapshot, last);
-        assert!(network.chunks.load(Ordering::SeqCst) > 12, "the stream was sent again");
+        let mut stream = nodes[&leader].raft.get_snapshot().await.unwrap().unwrap().snapshot;
+        let stream_bytes = stream.seek(io::SeekFrom::End(0)).await.unwrap();
+        let sent_bytes = network.sent_bytes.load(Ordering::SeqCst);
+        let sent_again = sent_bytes - usize::try_from(stream_bytes).unwrap();
+        // Each fault loses a frame at most. The chunks with the first frame are sent again, and a part of a chunk. Without the
+        // kept frames, the damage and the stop alone would repeat more than the limit.
+        let bytes_per_fault = 3 * CHUNK_BYTES + (256 << 10) + CHUNK_BYTES;
+        assert!(sent_again <= 3 * bytes_per_fault, "{sent_again} of {stream_bytes} bytes");
+        assert!(3 * bytes_per_fault < (DAMAGED_CHUNK + LAST_CHUNK_BEFORE_STOP / 2) * CHUNK_BYTES);
+        assert!(network.chunks.load(Ordering::SeqCst) > LAST_CHUNK_BEFORE_STOP);
         nodes[&leader].raft.change_membership([1, 2, 3, 4], false).await.unwrap();
         let leader = write(&nodes, additions(20)).await;
         nodes[&leader].raft.ensure_linearizable().await.unwrap();
@@ -223,6 +262,12 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
             node.stop(id, &network).await;
         }
     });
+}
+
+/// Returns pseudo-random bytes.
+fn incompressible_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let next = |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    std::iter::successors(Some(seed), next).map(|state| (state >> 56) as u8).take(len).collect()
 }
 
 /// Creates the directory of a node that has lost the last part of its state by a power loss. Its log ends with an addition that

@@ -1,4 +1,4 @@
-//! Tests of the Raft storage: openraft's suite, random histories, power losses, damaged streams and a cluster.
+//! Tests of the Raft storage: openraft's suite, random histories, power losses, damaged and resumed streams, and a cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -9,6 +9,7 @@ mod histories;
 mod history;
 mod memory;
 mod runtimes;
+mod snapshot_resume;
 mod snapshot_stream;
 mod suite;
 mod views;
