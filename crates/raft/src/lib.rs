@@ -128,7 +128,8 @@
 //! A snapshot is a checkpoint of the database, whose tables are hard links. Its stream is produced from the files while it is
 //! sent, and each 256 KiB have a checksum. The receiver verifies and unpacks the stream while it arrives. An installation
 //! copies the received state into a new keyspace and exchanges the state machine by one synced commit. A crash leaves either
-//! the old or the new state. `docs/design/raft.md` in the repository describes the design, and `docs/guide/replication.md` the
+//! the old or the new state. The verified part of a stream survives a restart of the receiver, and [`SnapshotResume`] avoids that
+//! it is sent again. `docs/design/raft.md` in the repository describes the design, and `docs/guide/replication.md` the
 //! use.
 //!
 //! # Encoding

@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::proxy::{Cut, CutLinks, Proxy, node_ip};
+use crate::proxy::{Cut, CutLinks, Proxy, Transferred, node_ip};
 
 /// Time after which a test fails because the cluster makes no progress.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -57,6 +57,11 @@ impl Node {
     pub(crate) fn address(&self) -> SocketAddr {
         self.process.address
     }
+
+    /// Returns the counter of the bytes that other nodes have sent to the node.
+    pub(crate) fn transferred(&self) -> watch::Sender<Transferred> {
+        self.proxy.transferred.clone()
+    }
 }
 
 impl Cluster {
@@ -84,7 +89,7 @@ impl Cluster {
     }
 
     /// Starts a process with an empty directory and the next id, which is returned.
-    async fn add_process(&mut self) -> u64 {
+    pub(crate) async fn add_process(&mut self) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
         let proxy = Proxy::start(id, self.links.subscribe()).await;
@@ -183,9 +188,14 @@ impl Cluster {
     /// Adds a node with an empty directory as a learner. Returns its id.
     pub(crate) async fn add_learner(&mut self) -> u64 {
         let id = self.add_process().await;
+        self.join(id).await;
+        id
+    }
+
+    /// Adds a running process to the cluster as a learner, and waits until it has the data.
+    pub(crate) async fn join(&self, id: u64) {
         let address = self.nodes[&id].proxy.address.to_string();
         self.administer(Method::PUT, &format!("/cluster/nodes/{id}"), address).await;
-        id
     }
 
     /// Replaces a node by one with an empty directory and a new id.

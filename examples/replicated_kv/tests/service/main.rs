@@ -15,6 +15,7 @@ mod chaos;
 mod checker;
 mod cluster;
 mod proxy;
+mod snapshot;
 mod workload;
 
 /// Runs a test on a runtime of its own.
