@@ -64,7 +64,7 @@ fn raft_config(snapshot_interval: u64) -> Config {
         replication_lag_threshold: snapshot_interval.saturating_mul(2),
         // The receiver verifies and installs the whole snapshot during the last request.
         install_snapshot_timeout: 60_000,
-        snapshot_max_chunk_size: 1 << 20,
+        snapshot_max_chunk_size: if cfg!(feature = "testing") { 64 << 10 } else { 1 << 20 },
         ..Config::default()
     }
 }

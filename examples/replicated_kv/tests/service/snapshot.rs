@@ -1,15 +1,21 @@
 //! A node that is killed while it receives a snapshot.
 
+use std::future::pending;
+use std::time::Instant;
+
 use axum::http::Method;
 use lsmx_testkit::{TestRng, time_test};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::cluster::{Cluster, DEADLINE};
+use crate::cluster::{Cluster, DEADLINE, POLL_INTERVAL};
 use crate::run;
 
-/// Maximum of the bytes that are sent again: three chunks of 1 MiB, and requests without data of the snapshot.
-const SENT_AGAIN_BYTES_MAX: u64 = 4 << 20;
+/// Number of large values. The snapshot follows after 100 values, so that no large value is sent as a log entry.
+const LARGE_VALUES: u32 = 90;
+const LARGE_VALUE_BYTES: usize = 16 << 10;
+/// Maximum of the bytes that are sent again: two frames of 256 KiB, and requests without data of the snapshot.
+const SENT_AGAIN_BYTES_MAX: u64 = 1 << 20;
 
 impl Cluster {
     /// Writes values that cannot be compressed much, until node 1 has a snapshot.
@@ -17,7 +23,8 @@ impl Cluster {
         let mut rng = TestRng::new(1);
         for number in 0..1_000 {
             let character = |_| char::from(b'0' + rng.below(64_u8));
-            let value = (0..64 << 10).map(character).collect();
+            let len = if number < LARGE_VALUES { LARGE_VALUE_BYTES } else { 8 };
+            let value = (0..len).map(character).collect();
             self.administer(Method::PUT, &format!("/kv/{number}"), value).await;
             if self.snapshot().await != Value::Null {
                 return;
@@ -31,27 +38,35 @@ impl Cluster {
         self.status(1).await.map_or(Value::Null, |status| status["snapshot"].clone())
     }
 
-    /// Adds a learner that is killed after `bytes_max` transferred bytes and started again. Returns the number of bytes that were
-    /// transferred to it.
-    async fn add_learner_and_kill_it(&mut self, bytes_max: u64) -> u64 {
-        let id = self.add_process().await;
-        let transferred = self.nodes[&id].transferred();
-        transferred.send_modify(|transferred| transferred.bytes_max = bytes_max);
-        let mut stalled = transferred.subscribe();
-        let stalled = async {
-            let wait = stalled.wait_for(|transferred| transferred.bytes >= bytes_max);
-            drop(timeout(DEADLINE, wait).await.expect("the transfer stalls").unwrap());
+    /// Adds a running process as a learner, and waits until other nodes have sent `bytes` bytes to it.
+    async fn join_and_await_bytes(&self, id: u64, bytes: u64) {
+        let mut transferred = self.nodes[&id].transferred().subscribe();
+        let wait = transferred.wait_for(|transferred| transferred.bytes >= bytes);
+        // The request may wait for the data.
+        let join = async {
+            self.join(id).await;
+            pending::<()>().await;
         };
         tokio::select! {
-            () = stalled => {}
-            () = self.join(id) => panic!("the transfer ends before it stalls"),
+            waited = timeout(DEADLINE, wait) => drop(waited.expect("bytes are sent").unwrap()),
+            () = join => {}
         }
-        self.kill(id).await;
-        transferred.send_modify(|transferred| transferred.bytes_max = u64::MAX);
-        self.restart(id, None).await;
-        self.join(id).await;
-        let transferred = transferred.borrow().bytes;
-        transferred
+    }
+
+    /// Waits until a node has applied all entries. Returns the number of bytes that other nodes have sent to it.
+    async fn await_data(&self, id: u64) -> u64 {
+        let start = Instant::now();
+        let applied = async |id| Some(self.status(id).await?["last_applied"].clone());
+        while applied(id).await.is_none_or(|it| it == Value::Null)
+            || applied(id).await != applied(1).await
+        {
+            let status = self.status(id).await;
+            assert!(start.elapsed() < DEADLINE, "{status:?}: {}", self.errors());
+            sleep(POLL_INTERVAL).await;
+        }
+        let transferred = self.nodes[&id].transferred();
+        let transferred = transferred.borrow();
+        transferred.bytes
     }
 }
 
@@ -64,9 +79,17 @@ fn killed_receiver_of_a_snapshot_continues_after_its_restart() {
         cluster.write_until_snapshot().await;
         let snapshot = cluster.snapshot().await;
         let whole = cluster.add_learner().await;
-        let whole_bytes = cluster.nodes[&whole].transferred().borrow().bytes;
+        let whole_bytes = cluster.await_data(whole).await;
         assert!(whole_bytes / 2 > SENT_AGAIN_BYTES_MAX, "{whole_bytes}");
-        let bytes = cluster.add_learner_and_kill_it(whole_bytes / 2).await;
+
+        let killed = cluster.add_process().await;
+        let transferred = cluster.nodes[&killed].transferred();
+        transferred.send_modify(|transferred| transferred.bytes_max = whole_bytes / 2);
+        cluster.join_and_await_bytes(killed, whole_bytes / 2).await;
+        cluster.kill(killed).await;
+        transferred.send_modify(|transferred| transferred.bytes_max = u64::MAX);
+        cluster.restart(killed, None).await;
+        let bytes = cluster.await_data(killed).await;
         println!("{whole_bytes} bytes without a restart, {bytes} with one");
         assert!(bytes <= whole_bytes + SENT_AGAIN_BYTES_MAX, "{bytes} of {whole_bytes}");
         assert_eq!(cluster.snapshot().await, snapshot);
