@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::{Background, ManualClock};
+use lsmx::ingest::BulkLoadOptions;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::metrics::FollowerFileMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
@@ -288,4 +289,28 @@ fn follower_catches_up_in_its_interval() {
     follower.close();
     assert!(matches!(follower.catch_up(), Err(Error::Closed)));
     assert_eq!(view.get("key").unwrap().as_deref(), Some(&[19][..]));
+}
+
+/// The largest sequence number was that of an ingested table. After the drop of its keyspace, the follower took the end of
+/// the commits for an older state, and did not show the drop.
+#[test]
+fn drop_of_the_keyspace_with_the_newest_table_is_shown() {
+    let vfs = Arc::new(MemVfs::new());
+    let (owner, follower) = pair(&vfs);
+    let ingested = owner.keyspace("ingested", KeyspaceOptions::default()).unwrap();
+    ingested.bulk_load([("key", "value")], BulkLoadOptions::default()).unwrap();
+    assert!(follower.catch_up().unwrap());
+    let shown_seq = follower.metrics().shown_seq;
+    drop(ingested);
+    owner.drop_keyspace("ingested").unwrap();
+    assert!(follower.catch_up().unwrap());
+    assert!(!follower.view().keyspace_exists("ingested"));
+    assert!(!follower.catch_up().unwrap());
+    assert!(follower.metrics().shown_seq >= shown_seq);
+    for number in 0..3_u8 {
+        owner.put("key", [number]).unwrap();
+        owner.sync().unwrap();
+        assert!(follower.catch_up().unwrap());
+        assert_eq!(follower.view().get("key").unwrap().as_deref(), Some(&[number][..]));
+    }
 }

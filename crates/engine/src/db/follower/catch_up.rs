@@ -138,7 +138,7 @@ fn extend_state(before: &DbInner, state: &FollowedState) -> Result<Option<CatchU
     if position.segment < loaded.state.wal_oldest {
         return Ok(None);
     }
-    let end = log_source(vfs, dir, &loaded).find_synced_end(Some(position))?;
+    let end = log_source(vfs, dir, &loaded).find_synced_end(Some(position), state.last_seq)?;
     if end.last_seq <= state.last_seq {
         let log = end.position;
         return Ok(Some(CatchUp::Unchanged(FollowedState { loaded, log, ..state.clone() })));
@@ -158,17 +158,12 @@ fn extend_state(before: &DbInner, state: &FollowedState) -> Result<Option<CatchU
 
 fn open_next_state(before: &DbInner, state: &FollowedState) -> Result<CatchUp> {
     let (vfs, dir) = (before.state.vfs.as_ref(), &*before.state.dir);
-    let (loaded, end) = read_matching_state(vfs, dir, Some(&state.loaded))?;
+    let (loaded, end) = read_matching_state(vfs, dir, Some(state))?;
     let (expected, found) = (before.state.manifest.db_uid(), loaded.state.db_uid);
     if expected != found {
         let what = "database uid";
         let what = Malformed::Identity { what, expected, found };
         return Err(Error::malformed(what, &loaded.path, 0));
-    }
-    // A failed sync of the owner may have lost the last sync marks. The current view already shows the commits that
-    // they covered, so it stays.
-    if end.last_seq < state.last_seq {
-        return Ok(CatchUp::Unchanged(state.clone()));
     }
     let position = |loaded: &LoadedManifest| (loaded.number, loaded.edits);
     if end.last_seq == state.last_seq && position(&loaded) == position(&state.loaded) {
@@ -201,15 +196,17 @@ fn pin_open_files(obsolete_files: &ObsoleteFiles) -> Result<()> {
 
 /// Reads the manifest, and then finds the end of the synced commits in the log. Repeats both steps if the owner has
 /// added an observable edit to the manifest in between; see [`is_observable`]. Reads only manifest edits that are not
-/// in `before`.
+/// in the state `before`.
 fn read_matching_state(
     vfs: &dyn Vfs,
     dir: &Path,
-    before: Option<&Arc<LoadedManifest>>,
+    before: Option<&FollowedState>,
 ) -> Result<(Arc<LoadedManifest>, SyncedEnd)> {
+    let shown = before.map_or(SeqNo(0), |before| before.last_seq);
     for _ in 0..ATTEMPTS_MAX {
-        let loaded = load_manifest(vfs, dir, before, &mut |_, _, _| {})?;
-        let end = log_source(vfs, dir, &loaded).find_synced_end(None)?;
+        let loaded =
+            load_manifest(vfs, dir, before.map(|before| &before.loaded), &mut |_, _, _| {})?;
+        let end = log_source(vfs, dir, &loaded).find_synced_end(None, shown)?;
         if failpoint::is_on(Failpoint::FollowerSkipsManifestCheck)
             || !has_observable_edit_after(vfs, dir, &loaded)?
         {

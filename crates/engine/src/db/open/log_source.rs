@@ -49,13 +49,19 @@ impl LogSource<'_> {
     ///
     /// All commits up to the returned number are on stable storage. A sync mark or the manifest states this. A table
     /// with a later sequence number also proves it, because the log is synced before the manifest lists a table.
+    /// Commits up to `shown` are known to be on stable storage. A failed sync may have lost their mark, and the drop of a
+    /// keyspace may have removed their tables.
     ///
     /// # Errors
     /// An error if a file cannot be read or the log is corrupt.
-    pub(crate) fn find_synced_end(&self, from: Option<LogPosition>) -> Result<SyncedEnd> {
+    pub(crate) fn find_synced_end(
+        &self,
+        from: Option<LogPosition>,
+        shown: SeqNo,
+    ) -> Result<SyncedEnd> {
         // The commits that no sync mark covers yet. Usually there are few.
         let mut unsynced = VecDeque::new();
-        let mut last_seq = last_seq_in_tables(self.state);
+        let mut last_seq = last_seq_in_tables(self.state).max(shown);
         let report = self.replay_live(from, &mut |record| {
             let before = SeqNo(record.first_seq.0.saturating_sub(1));
             unsynced.push_back((record.segment, record.offset, before, record.last_seq()));
