@@ -2,14 +2,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall, VfsLayer};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WalOptions, WriteBatch};
 
 use crate::harness::small_database::files;
 
@@ -239,6 +240,47 @@ fn follower_needs_only_the_segments_of_the_log() {
         Err(Error::Missing { path, .. }) => assert_eq!(path, live),
         other => panic!("{other:?}"),
     }
+}
+
+fn with_small_segments(vfs: &FaultVfs) -> Options {
+    let wal = WalOptions { segment_bytes: 500, ..WalOptions::default() };
+    options(Arc::new(vfs.clone())).wal(wal)
+}
+
+/// An extension found the end of the log. Then the owner restarted, and deleted the newest segment before the older ones.
+/// The next view had the sequence number of the deleted commits, but did not contain them.
+#[test]
+fn extension_is_not_used_if_the_newest_segment_is_removed() {
+    let disk = Arc::new(MemVfs::new());
+    let (faults, vfs) = (FaultVfs::new(disk.clone(), 1), FaultVfs::new(disk.clone(), 2));
+    let owner = Db::open("db", with_small_segments(&faults)).unwrap();
+    let follower = Db::open_follower("db", options(Arc::new(vfs.clone()))).unwrap();
+    let oldest = files(&disk, ".wal").pop().unwrap();
+    let removals = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Remove]);
+    faults.add_rule(removals.path_contains(oldest.to_str().unwrap()).from_then_on());
+    let value = "x".repeat(400);
+    put_synced(&owner, "first", &value).unwrap();
+    let (owner, lists) = (Arc::new(Mutex::new(owner)), AtomicUsize::new(0));
+    let of_hook = Arc::clone(&owner);
+    vfs.set_delay_hook(Some(Arc::new(move |_, _| {
+        let mut owner = of_hook.lock().unwrap();
+        match lists.fetch_add(1, Ordering::Relaxed) {
+            0 => put_synced(&owner, "second", &value).unwrap(),
+            1 => {
+                owner.close(None).unwrap();
+                *owner = Db::open("db", with_small_segments(&faults)).unwrap();
+            }
+            _ => {}
+        }
+    })));
+    let lists = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::List]).from_then_on();
+    vfs.add_rule(lists.path_where(|path| path == Path::new("db")));
+    assert!(follower.catch_up().unwrap());
+    assert!(disk.exists(&oldest).unwrap() && files(&disk, ".wal").len() == 2);
+    let view = follower.view();
+    assert!(view.get("first").unwrap().is_some() && view.get("second").unwrap().is_some());
+    assert_eq!(follower.metrics().extensions, 0);
+    vfs.set_delay_hook(None);
 }
 
 /// The open did not end.

@@ -108,6 +108,11 @@ impl LogSource<'_> {
             self.check_record(&record)?;
             visit(record)
         })?;
+        // A follower that extends its view has pinned no file. After the follower has found `last_seq` in the log, a
+        // restarted owner may delete the newest segments.
+        if from.is_some() {
+            self.check_last_seq(&report, last_seq, "at least that of the commits to show")?;
+        }
         report.complete_through = self.state.last_complete_seqs(last_seq);
         Ok(report)
     }
@@ -244,9 +249,20 @@ impl LogSource<'_> {
     /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. If it were accepted,
     /// the flushed keyspace would have later commits than the other keyspaces.
     fn check_log_end(&self, report: &RecoveryReport) -> Result<()> {
+        let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
+        let Some(flushed) = flushed else { return Ok(()) };
+        self.check_last_seq(report, flushed, "at least that of the newest flush")
+    }
+
+    /// Checks that the log contains the commit with the sequence number `needed`.
+    fn check_last_seq(
+        &self,
+        report: &RecoveryReport,
+        needed: SeqNo,
+        expected: &'static str,
+    ) -> Result<()> {
         let state = self.state;
-        let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
-        if flushed.is_none_or(|flushed| report.last_seq >= flushed) {
+        if report.last_seq >= needed {
             return Ok(());
         }
         let (path, offset) = match &report.cut_at {
@@ -259,12 +275,8 @@ impl LogSource<'_> {
                 (path, bytes)
             }
         };
-        let expected = "at least that of the newest flush";
-        let what = Malformed::invalid_field(
-            "last sequence number of the log",
-            report.last_seq.0,
-            expected,
-        );
+        let found = report.last_seq.0;
+        let what = Malformed::invalid_field("last sequence number of the log", found, expected);
         Err(Error::malformed(what, &path, offset))
     }
 }
