@@ -689,6 +689,15 @@ impl Error {
         }
     }
 
+    /// Returns true if the cause is a file that does not exist.
+    pub(crate) fn is_missing_file(&self) -> bool {
+        match self {
+            Error::Missing { .. } => true,
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     /// Converts the error of a file that does not exist to [`Error::Missing`], and returns any other error unchanged.
     pub(crate) fn or_missing(self, named_by: &Path) -> Error {
         match self {

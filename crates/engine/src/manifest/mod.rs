@@ -206,6 +206,14 @@ impl Manifest {
         factory.create_unnamed_file(number, state).map(|log| factory.current_file(&log))
     }
 
+    /// Reads `CURRENT`.
+    ///
+    /// # Errors
+    /// Fails when `CURRENT` is missing, corrupt or cannot be read.
+    pub(crate) fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
+        reader::read_current_file(vfs, dir)
+    }
+
     /// Like [`Manifest::load`], but ignores edits that are not known to be on stable storage. The owner of the database
     /// may append edits during this call. Calls `observe` for each edit, with the number of the edit and the state
     /// before the edit.

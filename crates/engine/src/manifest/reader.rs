@@ -421,7 +421,7 @@ impl EditReader<'_> {
     }
 }
 
-fn read_current_file(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
+pub(crate) fn read_current_file(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
     let path = FileName::Current.in_dir(dir);
     let file = match vfs.open(&path) {
         Ok(file) => file,

@@ -247,6 +247,41 @@ fn with_small_segments(vfs: &FaultVfs) -> Options {
     options(Arc::new(vfs.clone())).wal(wal)
 }
 
+/// A failed sync lost the sync mark of the edit that had removed a segment from the log. The follower read the manifest
+/// without this edit, and then the owner recovered. The follower returned an error about the missing segment.
+#[test]
+fn state_is_read_again_if_the_owner_recovers_meanwhile() {
+    for is_first_state in [false, true] {
+        let disk = Arc::new(MemVfs::new());
+        let (faults, vfs) = (FaultVfs::new(disk.clone(), 1), FaultVfs::new(disk, 2));
+        let owner = Db::open("db", with_small_segments(&faults)).unwrap();
+        let open = || Db::open_follower("db", options(Arc::new(vfs.clone())));
+        let follower = open().unwrap();
+        for key in ["first", "second"] {
+            put_synced(&owner, key, &"x".repeat(400)).unwrap();
+        }
+        owner.flush().unwrap();
+        let sync = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
+        faults.add_rule(sync.path_contains("MANIFEST"));
+        owner.keyspace("x", KeyspaceOptions::default()).unwrap_err();
+        for missing in [follower.catch_up().map(drop), open().map(drop)] {
+            assert!(matches!(missing, Err(Error::Missing { .. })), "{missing:?}");
+        }
+        let of_hook = owner.clone();
+        vfs.set_delay_hook(Some(Arc::new(move |_, _| of_hook.resume().unwrap())));
+        vfs.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::List]));
+        let view = if is_first_state {
+            open().unwrap().view()
+        } else {
+            assert!(follower.catch_up().unwrap());
+            follower.view()
+        };
+        assert_eq!(vfs.fired_counts()[&Fault::Delay], 1);
+        assert!(view.get("first").unwrap().is_some() && view.get("second").unwrap().is_some());
+        vfs.set_delay_hook(None);
+    }
+}
+
 /// An extension found the end of the log. Then the owner restarted, and deleted the newest segment before the older ones.
 /// The next view had the sequence number of the deleted commits, but did not contain them.
 #[test]

@@ -13,6 +13,8 @@
 //! Commits that are not synced are not shown, because the owner may discard them: [`Db::resume`](crate::Db::resume)
 //! discards commits whose append or sync failed. Synced commits survive a crash of the owner.
 //!
+//! A missing file is an error only if `CURRENT` has not changed during these steps, see [`read_current_state`].
+//!
 //! **Extension.** If all new manifest edits concern log segments, the next view has the same tables. Its trees then
 //! share the memtables of the current view. Steps 3 and 5 read only the log after the current view. Steps 1 and 6 are
 //! omitted, because no file is opened. Each view reads the shared memtables up to its own sequence number, as a reader
@@ -40,7 +42,7 @@ use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::Vfs;
 use crate::wal::{LogPosition, RecoveryMode};
 
-/// Maximum number of attempts of [`read_matching_state`].
+/// Maximum number of attempts of [`read_matching_state`] and of [`read_current_state`].
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Manifest state and log position that a view of a follower shows.
@@ -94,14 +96,41 @@ pub(super) fn read_first_state(
     if !database_exists(vfs.as_ref(), dir)? {
         return Err(not_a_database(vfs.as_ref(), dir));
     }
-    let pin = FollowerPin::create(&vfs, dir)?;
-    let (loaded, end) = read_matching_state(vfs.as_ref(), dir, None)?;
-    let state = (loaded.state.clone(), &*loaded.path);
-    let mut recovery = Recovery::new_follower(vfs, dir, options, env, state, pin)?;
-    let replayed = recovery.replay_through(end.last_seq, None)?;
-    let inner = assemble_read_only(recovery, loaded.number, None)?;
-    pin_open_files(&inner.state.obsolete_files)?;
-    Ok((inner, FollowedState::new(loaded, end, replayed)))
+    read_current_state(vfs.as_ref(), dir, || {
+        let pin = FollowerPin::create(&vfs, dir)?;
+        let (loaded, end) = read_matching_state(vfs.as_ref(), dir, None)?;
+        let state = (loaded.state.clone(), &*loaded.path);
+        let (vfs, options, env) = (Arc::clone(&vfs), options.clone(), env.clone());
+        let mut recovery = Recovery::new_follower(vfs, dir, options, env, state, pin)?;
+        let replayed = recovery.replay_through(end.last_seq, None)?;
+        let inner = assemble_read_only(recovery, loaded.number, None)?;
+        pin_open_files(&inner.state.obsolete_files)?;
+        Ok((inner, FollowedState::new(loaded, end, replayed)))
+    })
+}
+
+/// Calls `read`, which reads the state that `CURRENT` names. If a file is missing, and `CURRENT` has been replaced during
+/// the call, the function calls `read` again.
+///
+/// A failed sync of the owner may lose the sync mark of an edit. Until the owner has recovered, a follower does not see
+/// the edit, but the owner may have deleted files because of it. A recovery replaces `CURRENT`.
+fn read_current_state<T>(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    mut read: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut current = Manifest::read_current(vfs, dir)?;
+    for _ in 1..ATTEMPTS_MAX {
+        let result = read();
+        if !result.as_ref().is_err_and(Error::is_missing_file) {
+            return result;
+        }
+        match Manifest::read_current(vfs, dir) {
+            Ok(now) if now != current => current = now,
+            _ => return result,
+        }
+    }
+    read()
 }
 
 /// Opens the next view, unless nothing has changed. `before` is the current view, and `state` is its manifest state and
@@ -115,7 +144,8 @@ pub(super) fn read_next_state(before: &DbInner, state: &FollowedState) -> Result
     if let Some(pin) = obsolete_files.follower_pin() {
         pin.pin_all()?;
     }
-    let next = open_next_state(before, state);
+    let (vfs, dir) = (before.state.vfs.as_ref(), &*before.state.dir);
+    let next = read_current_state(vfs, dir, || open_next_state(before, state));
     let pinned = next.and_then(|next| pin_open_files(obsolete_files).map(|()| next));
     // After an error, the files that only the next view would use are closed. The owner may delete them again.
     if let (Err(_), Some(pin)) = (&pinned, obsolete_files.follower_pin()) {
