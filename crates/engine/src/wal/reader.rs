@@ -32,7 +32,6 @@
 //! acknowledged as synced.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
@@ -216,12 +215,8 @@ pub(crate) fn replay_from(
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
     let first = from.map_or(expect.oldest_segment, |from| from.segment);
-    // The owner may remove files that a follower lists. A follower that reads the whole log has pinned the segments of its
-    // manifest, so only other files are removed. If it reads only the end of the log, it has pinned nothing.
-    let skips_removed = from.is_none();
-    let candidates =
-        SegmentCandidate::open_all(vfs, (dir, db_uid), &|id| id >= first, skips_removed)?;
-    replay_chain(&SegmentChain { dir, db_uid, expect, from, candidates }, mode, visit)
+    let candidates = SegmentCandidate::read_all(vfs, (dir, db_uid), &|id| id >= first)?;
+    replay_chain(&SegmentChain { vfs, dir, db_uid, expect, from, candidates }, mode, visit)
 }
 
 /// Replays a chain that consists of exactly these segments, oldest first. All segments are durable up to their ends.
@@ -244,8 +239,8 @@ pub(crate) fn replay_segments(
         named_by: named_by.to_owned(),
     };
     let is_one = |id| segments.iter().any(|segment| segment.id == id);
-    let candidates = SegmentCandidate::open_all(vfs, (dir, db_uid), &is_one, false)?;
-    let chain = SegmentChain { dir, db_uid, expect: &expect, from: None, candidates };
+    let candidates = SegmentCandidate::read_all(vfs, (dir, db_uid), &is_one)?;
+    let chain = SegmentChain { vfs, dir, db_uid, expect: &expect, from: None, candidates };
     replay_chain(&chain, mode, visit)
 }
 
@@ -264,23 +259,21 @@ fn replay_chain(
     Ok(report)
 }
 
-/// A segment file that may belong to the chain.
+/// A segment file that may belong to the chain. The file is open only while it is read, because a log may have more
+/// segments than a process may open files.
 struct SegmentCandidate {
     id: u64,
     path: PathBuf,
-    file: Arc<dyn File>,
     bytes: u64,
     header: std::result::Result<SegmentHeader, Malformed>,
 }
 
 impl SegmentCandidate {
-    /// Opens the segment files whose ids `is_wanted` accepts, in ascending order of the ids. If `skips_removed` is true, files
-    /// that are removed meanwhile are not an error.
-    fn open_all(
+    /// Reads the headers of the segment files whose ids `is_wanted` accepts, in ascending order of the ids.
+    fn read_all(
         vfs: &dyn Vfs,
         (dir, db_uid): (&Path, u64),
         is_wanted: &dyn Fn(u64) -> bool,
-        skips_removed: bool,
     ) -> Result<Vec<SegmentCandidate>> {
         let names = vfs.list(dir).map_err(|source| Error::io("list", dir, source))?;
         let mut ids: Vec<u64> = names
@@ -291,20 +284,10 @@ impl SegmentCandidate {
             })
             .collect();
         ids.sort_unstable();
-        let opened = ids.into_iter().map(|id| match SegmentCandidate::open(vfs, dir, db_uid, id) {
-            Err(Error::Io { path, source, .. })
-                if skips_removed
-                    && source.kind() == io::ErrorKind::NotFound
-                    && matches!(vfs.exists(&path), Ok(false)) =>
-            {
-                Ok(None)
-            }
-            opened => opened.map(Some),
-        });
-        opened.filter_map(Result::transpose).collect()
+        ids.into_iter().map(|id| SegmentCandidate::read(vfs, dir, db_uid, id)).collect()
     }
 
-    fn open(vfs: &dyn Vfs, dir: &Path, db_uid: u64, id: u64) -> Result<SegmentCandidate> {
+    fn read(vfs: &dyn Vfs, dir: &Path, db_uid: u64, id: u64) -> Result<SegmentCandidate> {
         let path = FileName::Segment(id).in_dir(dir);
         let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
         let bytes = file.len().map_err(|source| Error::io("read", &path, source))?;
@@ -321,7 +304,7 @@ impl SegmentCandidate {
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
             bad => bad,
         };
-        Ok(SegmentCandidate { id, path, file, bytes, header })
+        Ok(SegmentCandidate { id, path, bytes, header })
     }
 
     /// Returns the predecessor that the header states. Returns `None` for the start of a chain and for an unreadable
@@ -335,8 +318,13 @@ impl SegmentCandidate {
         self.header.as_ref().is_ok_and(|header| header.predecessor.is_none())
     }
 
-    fn reader(&self, db_uid: u64, end: u64) -> LogReader<'_> {
-        LogReader::new(&*self.file, &self.path, LogChecksumSeed::new(db_uid, self.id), end)
+    fn open_file(&self, vfs: &dyn Vfs) -> Result<Arc<dyn File>> {
+        vfs.open(&self.path).map_err(|source| Error::io("open", &self.path, source))
+    }
+
+    /// Returns a reader of the first `end` bytes of `file`, which is the file of this segment.
+    fn reader<'a>(&'a self, file: &'a dyn File, db_uid: u64, end: u64) -> LogReader<'a> {
+        LogReader::new(file, &self.path, LogChecksumSeed::new(db_uid, self.id), end)
     }
 }
 
@@ -365,6 +353,7 @@ enum StopReason {
 
 /// The segment files found in the directory, and the state that the manifest expects.
 struct SegmentChain<'a> {
+    vfs: &'a dyn Vfs,
     dir: &'a Path,
     db_uid: u64,
     expect: &'a ReplayStart,
@@ -414,7 +403,8 @@ impl SegmentChain<'_> {
             };
             let end = next.and_then(SegmentCandidate::predecessor).map(|before| before.bytes);
             let start = from.map(|from| from.offset);
-            let end = match (SegmentReplay { current, db_uid: self.db_uid, start, end })
+            let (vfs, db_uid) = (self.vfs, self.db_uid);
+            let end = match (SegmentReplay { vfs, current, db_uid, start, end })
                 .visit_records(report, visit)?
             {
                 SegmentOutcome::Complete(end) => end,
@@ -552,15 +542,19 @@ impl SegmentChain<'_> {
         let mut was_synced = stop.is_corruption || self.is_covered_by_manifest(&stop);
         was_synced |= failpoint::is_on(Failpoint::TornTailRefused);
         if let Some(torn) = self.candidates.iter().find(|candidate| candidate.id == stop.id) {
-            bytes_cut += torn.reader(self.db_uid, torn.bytes).written_bytes_after(stop.offset)?;
-            let tail = torn.reader(self.db_uid, torn.bytes).scan_tail(stop.offset)?;
+            let file = torn.open_file(self.vfs)?;
+            let mut reader = torn.reader(&*file, self.db_uid, torn.bytes);
+            bytes_cut += reader.written_bytes_after(stop.offset)?;
+            let tail = reader.scan_tail(stop.offset)?;
             was_synced |= tail.position > stop.offset;
             report.add_synced(torn.id, tail.position);
             records_beyond += tail.records;
         }
         for later in self.unreached_segments(stop.id) {
-            bytes_cut += later.reader(self.db_uid, later.bytes).written_bytes_after(0)?;
-            let tail = later.reader(self.db_uid, later.bytes).scan_tail(0)?;
+            let file = later.open_file(self.vfs)?;
+            let mut reader = later.reader(&*file, self.db_uid, later.bytes);
+            bytes_cut += reader.written_bytes_after(0)?;
+            let tail = reader.scan_tail(0)?;
             was_synced |= tail.position > 0 || tail.older_synced;
             records_beyond += tail.records;
             if let Some(before) = later.predecessor() {
@@ -623,6 +617,7 @@ enum SegmentOutcome {
 
 /// Replay of one segment with a valid header.
 struct SegmentReplay<'a> {
+    vfs: &'a dyn Vfs,
     current: &'a SegmentCandidate,
     db_uid: u64,
     /// Offset of the first record. `None` for the first record of the segment.
@@ -639,7 +634,8 @@ impl SegmentReplay<'_> {
     ) -> Result<SegmentOutcome> {
         let SegmentCandidate { id, bytes, .. } = *self.current;
         let valid_bytes = self.end.unwrap_or(bytes);
-        let mut reader = self.current.reader(self.db_uid, valid_bytes.min(bytes));
+        let file = self.current.open_file(self.vfs)?;
+        let mut reader = self.current.reader(&*file, self.db_uid, valid_bytes.min(bytes));
         let mut offset = self.start.unwrap_or(len_u64(SEGMENT_HEADER_BYTES));
         let stop = |offset, is_corruption, what| {
             Ok(SegmentOutcome::Stopped(ReplayStop {

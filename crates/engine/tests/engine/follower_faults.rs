@@ -198,11 +198,14 @@ fn file_kept_for_a_follower_is_counted_once() {
     assert!(!disk.exists(&table).unwrap());
 }
 
-/// A file system on which another process removes a file before it is opened.
+/// A file system on which another process removes a file before one of the opens of the file.
 #[derive(Debug)]
 struct RemovedBeforeOpen {
     disk: MemVfs,
     path: PathBuf,
+    /// Number of opens after which the file is removed.
+    opens: usize,
+    opened: AtomicUsize,
 }
 
 impl VfsLayer for RemovedBeforeOpen {
@@ -211,7 +214,8 @@ impl VfsLayer for RemovedBeforeOpen {
     }
 
     fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
-        if call == VfsCall::Open && path == self.path {
+        let is_open = call == VfsCall::Open && path == self.path;
+        if is_open && self.opened.fetch_add(1, Ordering::Relaxed) == self.opens {
             self.disk.remove(path)?;
         }
         Ok(())
@@ -227,18 +231,19 @@ fn follower_needs_only_the_segments_of_the_log() {
     let live = files(&disk, ".wal").pop().unwrap();
     let orphan = PathBuf::from("db/000900.wal");
     disk.create(&orphan).unwrap();
-    let open = |path: &Path| {
-        let disk = disk.crash(lsmx::vfs::CrashImage::Keep, 0);
-        Db::open_follower(
-            "db",
-            options(Arc::new(RemovedBeforeOpen { disk, path: path.to_owned() })),
-        )
+    let open = |path: &Path, opens| {
+        let (disk, path) = (disk.crash(lsmx::vfs::CrashImage::Keep, 0), path.to_owned());
+        let vfs = RemovedBeforeOpen { disk, path, opens, opened: AtomicUsize::new(0) };
+        Db::open_follower("db", options(Arc::new(vfs)))
     };
-    let follower = open(&orphan).unwrap();
-    assert_eq!(follower.view().get("key").unwrap().as_deref(), Some(&b"value"[..]));
-    match open(&live) {
-        Err(Error::Missing { path, .. }) => assert_eq!(path, live),
-        other => panic!("{other:?}"),
+    // The log is read twice. Each read opens the file for its header and for its records.
+    for opens in 0..4 {
+        let follower = open(&orphan, opens).unwrap();
+        assert_eq!(follower.view().get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        match open(&live, opens) {
+            Err(Error::Missing { path, .. }) => assert_eq!(path, live),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -7,9 +7,12 @@ use lsmx::KeyspaceOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use lsmx::{Db, Options};
+use lsmx::{Db, Options, WalOptions};
 
-use crate::harness::database::{self, Entries, assert_clean, assert_entries, metrics, policy};
+use crate::harness::database::{
+    self, Entries, assert_clean, assert_entries, inline, metrics, policy,
+};
+use crate::harness::descriptors::FewDescriptors;
 
 const KEYS: u64 = 20_000;
 
@@ -124,4 +127,27 @@ fn commits_in_an_unsynced_directory_survive_a_power_loss() {
         let db = Db::open(path, options().create_if_missing(false).vfs(after)).unwrap();
         assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
     }
+}
+
+/// Regression: recovery and `verify` kept all segments of the log open.
+#[test]
+fn log_with_more_segments_than_descriptors_is_recovered() {
+    const DESCRIPTORS: usize = 32;
+    let wal = WalOptions { segment_bytes: 1 << 10, ..WalOptions::default() };
+    let options = inline().wal(wal);
+    let disk = MemVfs::new();
+    let db = database::open(&disk, options.clone());
+    let mut model = Entries::new();
+    for number in 0..1_000 {
+        db.put(key(number), [7; 100]).unwrap();
+        model.insert(key(number), vec![7; 100]);
+    }
+    assert!(db.metrics().wal.segments > 2 * DESCRIPTORS as u64);
+    db.sync().unwrap();
+    let killed = FewDescriptors::new(disk.crash(CrashImage::Keep, 0), DESCRIPTORS);
+    database::verify(&killed).unwrap();
+    let follower = Db::open_follower("db", options.clone().vfs(Arc::new(killed.clone()))).unwrap();
+    assert_entries(&follower.view().default_keyspace(), &model);
+    drop(follower);
+    assert_entries(&database::open(&killed, options).default_keyspace(), &model);
 }

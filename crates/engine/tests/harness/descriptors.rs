@@ -27,7 +27,7 @@ pub(crate) struct FewDescriptors {
 }
 
 impl FewDescriptors {
-    fn new(inner: MemVfs, limit: usize) -> FewDescriptors {
+    pub(crate) fn new(inner: MemVfs, limit: usize) -> FewDescriptors {
         let (open, refused) = Default::default();
         FewDescriptors { inner, limit, open, refused }
     }

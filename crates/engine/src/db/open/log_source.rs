@@ -121,8 +121,9 @@ impl LogSource<'_> {
     /// change the files during this call.
     ///
     /// The replay may read an incomplete record, and then a sync mark that the owner wrote after it completed the
-    /// record. The record then appears damaged. The owner may also truncate the zeros at the end of a segment.
-    /// Therefore, damage is an error only if a second read finds it at the same position.
+    /// record. The record then appears damaged. The owner may also truncate the zeros at the end of a segment, and
+    /// remove a segment that does not belong to the log, such as that of a failed resume, after the replay has listed
+    /// it. Therefore, damage or a missing file is an error only if a second read finds it at the same position.
     fn replay_live(
         &self,
         start: Option<LogPosition>,
@@ -143,11 +144,14 @@ impl LogSource<'_> {
             let (damage, place) = match replayed {
                 Ok(RecoveryReport { damage: Some(damage), cut_at, .. }) => (damage, cut_at),
                 Ok(report) => return Ok(report),
-                Err(Error::Corrupt { path, offset, source }) => {
-                    let place = Some((path.clone(), offset));
-                    (Error::Corrupt { path, offset, source }, place)
+                Err(error) => {
+                    let place = match &error {
+                        Error::Corrupt { path, offset, .. } => (path.clone(), *offset),
+                        Error::Io { path, .. } if error.is_missing_file() => (path.clone(), 0),
+                        _ => return Err(error),
+                    };
+                    (error, Some(place))
                 }
-                Err(error) => return Err(error),
             };
             if last_damage.as_ref() == Some(&place) {
                 return Err(damage);
