@@ -60,8 +60,8 @@ impl OperandStoreFactory for DeltaStoreFactory {
             let verifier =
                 BucketVerifier { bucket, end: view.bucket_end_key(index), memory: &memory };
             verifier.verify_files()?;
-            // The next buckets do not use these files. Otherwise, the verification would need as many descriptors as the
-            // store has files.
+            // The next buckets do not use these files. Otherwise, the verification would need as many descriptors as
+            // the store has files.
             bucket.files().for_each(|file| file.close_reader());
             let mut tail = bucket.tail.records();
             tail.try_for_each(|record| verifier.check_key_range(&record.key)).map_err(

@@ -425,8 +425,8 @@ impl StoreState {
         self.latest.lock().in_doubt.extend(prepared);
     }
 
-    /// Abandons all prepared views, and discards the files that only they use. The engine must not have started to commit
-    /// one of them.
+    /// Abandons all prepared views, and discards the files that only they use. The engine must not have started to
+    /// commit one of them.
     ///
     /// On a full disk, the files would take the space that the next attempt needs.
     pub fn discard_prepared_views(&self) {

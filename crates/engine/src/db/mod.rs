@@ -323,8 +323,8 @@ impl Db {
     /// # Errors
     /// [`Error::Deadline`]; [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target;
     /// [`Error::Io`]; [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
-    /// [`Error::NoOperandStore`] if the operand store of a keyspace is not open; [`Error::Closed`]; [`Error::ReadOnly`].
-    /// After an error, the target cannot be opened as a database.
+    /// [`Error::NoOperandStore`] if the operand store of a keyspace is not open; [`Error::Closed`];
+    /// [`Error::ReadOnly`]. After an error, the target cannot be opened as a database.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
         check_reentry("checkpoint")?;
         let target = target.as_ref().to_owned();

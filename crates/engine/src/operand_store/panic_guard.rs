@@ -1,7 +1,7 @@
 //! Converts panics of a user's operand store to errors that contain the name of the store.
 //!
-//! If [`OperandStore::mark_committed`], [`OperandStore::abandon`] or [`OperandStore::discard_prepared`] panics, the store
-//! may not know the outcome of its last delivery. The call is therefore repeated before the store is used again.
+//! If [`OperandStore::mark_committed`], [`OperandStore::abandon`] or [`OperandStore::discard_prepared`] panics, the
+//! store may not know the outcome of its last delivery. The call is therefore repeated before the store is used again.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{InternalKey, SeqNo};

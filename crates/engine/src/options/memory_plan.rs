@@ -27,8 +27,8 @@ const MEMORY_BUDGET_MIN: u64 = 4 << 20;
 /// Default of [`crate::Options::memtable_bytes_max`] without a budget, as a multiple of the memtable size of the
 /// default keyspace.
 const MEMTABLES_DEFAULT: u64 = 8;
-/// Maximum of [`KeyspaceOptions::memtable_bytes`] of a keyspace with an operand store: 1 GiB. A store holds the operands
-/// of a delivery in memory, and may address them with 32-bit offsets.
+/// Maximum of [`KeyspaceOptions::memtable_bytes`] of a keyspace with an operand store: 1 GiB. A store holds the
+/// operands of a delivery in memory, and may address them with 32-bit offsets.
 const STORE_MEMTABLE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum size of the history of flushed writes: 16 MiB.
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;

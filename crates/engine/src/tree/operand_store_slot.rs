@@ -73,8 +73,8 @@ impl AttachedStore {
         self.is_abandoned.store(true, Ordering::Release);
     }
 
-    /// Like [`AttachedStore::abandon`], but also discards the files of these changes. No manifest may contain a token of
-    /// these changes, and no append of such a token may have been attempted.
+    /// Like [`AttachedStore::abandon`], but also discards the files of these changes. No manifest may contain a token
+    /// of these changes, and no append of such a token may have been attempted.
     pub(crate) fn discard_prepared(&self) {
         self.store.discard_prepared();
         self.is_abandoned.store(true, Ordering::Release);

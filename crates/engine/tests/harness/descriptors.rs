@@ -210,8 +210,8 @@ fn is_sufficient(background: Background, limit: usize) -> bool {
 
 /// Verifies, repairs and copies a database that has more files of each kind than the process may have open.
 ///
-/// Regression: `verify` and `repair` kept all blob files of a keyspace open. They and checkpoints kept up to 1,024 files
-/// of an operand store open.
+/// Regression: `verify` and `repair` kept all blob files of a keyspace open. They and checkpoints kept up to 1,024
+/// files of an operand store open.
 pub(crate) fn checks_need_few_descriptors() {
     const LIMIT: usize = 40;
     const KEYS: u64 = 600;

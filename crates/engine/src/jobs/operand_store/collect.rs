@@ -230,8 +230,8 @@ fn move_to_tree(
     mut changes: Vec<Change>,
 ) -> Result<MoveResult> {
     let attached = &guard.attached;
-    // The manifest does not contain the token yet. On a full disk, the files of a failed collection would take the space
-    // that the next attempt needs.
+    // The manifest does not contain the token yet. On a full disk, the files of a failed collection would take the
+    // space that the next attempt needs.
     let (mut outputs, prepared) = write_moved_operands(state, tree, attached, collection, mode)
         .inspect_err(|_| attached.discard_prepared())?;
     let written_bytes = outputs.finished_bytes();
