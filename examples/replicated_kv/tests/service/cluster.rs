@@ -188,14 +188,14 @@ impl Cluster {
     /// Adds a node with an empty directory as a learner. Returns its id.
     pub(crate) async fn add_learner(&mut self) -> u64 {
         let id = self.add_process().await;
-        self.join(id).await;
+        let path = format!("/cluster/nodes/{id}");
+        self.administer(Method::PUT, &path, self.proxy_address(id)).await;
         id
     }
 
-    /// Adds a running process to the cluster as a learner, and waits until it has the data.
-    pub(crate) async fn join(&self, id: u64) {
-        let address = self.nodes[&id].proxy.address.to_string();
-        self.administer(Method::PUT, &format!("/cluster/nodes/{id}"), address).await;
+    /// Returns the address of a node in the membership.
+    pub(crate) fn proxy_address(&self, id: u64) -> String {
+        self.nodes[&id].proxy.address.to_string()
     }
 
     /// Replaces a node by one with an empty directory and a new id.

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::Instant;
 
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use lsmx_testkit::{TestRng, time_test};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
@@ -20,8 +20,13 @@ const SENT_AGAIN_BYTES_MAX: u64 = 1 << 20;
 impl Cluster {
     /// Writes values that cannot be compressed much, until node 1 has a snapshot.
     async fn write_until_snapshot(&self) {
-        let mut rng = TestRng::new(1);
-        for number in 0..1_000 {
+        tokio::join!(self.write_values(0), self.write_values(1), self.write_values(2));
+    }
+
+    /// Writes each third value, from the number `first` on.
+    async fn write_values(&self, first: u32) {
+        let mut rng = TestRng::new(first.into());
+        for number in (first..1_000).step_by(3) {
             let character = |_| char::from(b'0' + rng.below(64_u8));
             let len = if number < LARGE_VALUES { LARGE_VALUE_BYTES } else { 8 };
             let value = (0..len).map(character).collect();
@@ -44,11 +49,13 @@ impl Cluster {
         let wait = transferred.wait_for(|transferred| transferred.bytes >= bytes);
         // The request may wait for the data.
         let join = async {
-            self.join(id).await;
+            let path = format!("/cluster/nodes/{id}");
+            let joined = self.send(1, Method::PUT, &path, self.proxy_address(id)).await;
+            assert_eq!(joined.unwrap().0, StatusCode::NO_CONTENT);
             pending::<()>().await;
         };
         tokio::select! {
-            waited = timeout(DEADLINE, wait) => drop(waited.expect("bytes are sent").unwrap()),
+            waited = timeout(DEADLINE * 5, wait) => drop(waited.expect("bytes are sent").unwrap()),
             () = join => {}
         }
     }
@@ -61,7 +68,7 @@ impl Cluster {
             || applied(id).await != applied(1).await
         {
             let status = self.status(id).await;
-            assert!(start.elapsed() < DEADLINE, "{status:?}: {}", self.errors());
+            assert!(start.elapsed() < DEADLINE * 5, "{status:?}: {}", self.errors());
             sleep(POLL_INTERVAL).await;
         }
         let transferred = self.nodes[&id].transferred();
@@ -78,7 +85,8 @@ fn killed_receiver_of_a_snapshot_continues_after_its_restart() {
         let mut cluster = Cluster::start(1, None).await;
         cluster.write_until_snapshot().await;
         let snapshot = cluster.snapshot().await;
-        let whole = cluster.add_learner().await;
+        let whole = cluster.add_process().await;
+        cluster.join_and_await_bytes(whole, 1).await;
         let whole_bytes = cluster.await_data(whole).await;
         assert!(whole_bytes / 2 > SENT_AGAIN_BYTES_MAX, "{whole_bytes}");
 
