@@ -14,8 +14,8 @@ use crate::run;
 /// Number of large values. The snapshot follows after 100 values, so that no large value is sent as a log entry.
 const LARGE_VALUES: u32 = 90;
 const LARGE_VALUE_BYTES: usize = 16 << 10;
-/// Maximum of the bytes that are sent again: two frames of 256 KiB, and requests without data of the snapshot.
-const SENT_AGAIN_BYTES_MAX: u64 = 1 << 20;
+/// Maximum of the bytes that are sent again: a frame of 256 KiB, the chunks with the first frame, and repeated chunks and heartbeats.
+const SENT_AGAIN_BYTES_MAX: u64 = 2 << 20;
 
 impl Cluster {
     /// Writes values that cannot be compressed much, until node 1 has a snapshot.
