@@ -35,10 +35,12 @@ const LOST_RESPONSE: usize = 20;
 /// Number of the chunk at which the receiver stops.
 const LAST_CHUNK_BEFORE_STOP: usize = 40;
 
+type Endpoint = (Raft<Types>, SnapshotReceipt);
+
 /// The running nodes.
 #[derive(Clone, Default)]
 struct Network {
-    nodes: Arc<Mutex<BTreeMap<u64, (Raft<Types>, SnapshotReceipt)>>>,
+    nodes: Arc<Mutex<BTreeMap<u64, Endpoint>>>,
     /// Number of chunks of snapshots that were sent, and their bytes.
     chunks: Arc<AtomicUsize>,
     sent_bytes: Arc<AtomicUsize>,

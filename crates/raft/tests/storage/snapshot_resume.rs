@@ -146,7 +146,7 @@ async fn crash_during(vfs: &MemVfs, work: impl Future<Output = ()>) -> Vec<(Stri
     let observed = Arc::clone(&crashes);
     vfs.set_observer(Some(Arc::new(
         move |vfs: &MemVfs, operation: lsmx::internals::vfs::MemOperation<'_>| {
-            if operation.index % 3 == 0 {
+            if operation.index.is_multiple_of(3) {
                 let images = CrashImage::ALL;
                 let image = images[usize::try_from(operation.index / 3).unwrap() % images.len()];
                 let text = format!("{image:?} before {operation:?}");
