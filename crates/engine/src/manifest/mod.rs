@@ -306,8 +306,14 @@ impl Manifest {
 
     fn write_edit(&self, log: &mut ManifestFile, edit: &VersionEdit) -> Result<()> {
         log.write_edit(edit)?;
-        if edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. })) {
+        let is_clean_close =
+            edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. }));
+        // If the failed sync of a later edit could lose the mark of an observable edit, a follower would show the commits
+        // between the two edits, but not the observable edit.
+        if is_clean_close || self.with_state(|state| is_observable(state, edit)) {
             log.sync()?;
+        }
+        if is_clean_close {
             self.factory().replace_current(log).map_err(|error| error.error)?;
         }
         Ok(())

@@ -110,6 +110,23 @@ fn failed_sync_loses_no_mark_that_an_edit_depends_on() {
     }
 }
 
+/// A failed sync of the manifest lost the mark of the drop. The follower showed the commit after the drop, and the keyspace.
+#[test]
+fn failed_sync_loses_no_mark_of_an_edit_before_a_commit() {
+    let disk = Arc::new(MemVfs::new());
+    let faults = FaultVfs::new(disk.clone(), 1);
+    let owner = Db::open("db", with_segments(16 << 20, Arc::new(faults.clone()))).unwrap();
+    owner.keyspace("x", KeyspaceOptions::default()).unwrap();
+    owner.drop_keyspace("x").unwrap();
+    owner.put("after", "value").unwrap();
+    owner.sync().unwrap();
+    let sync = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
+    faults.add_rule(sync.path_contains("MANIFEST"));
+    owner.keyspace("y", KeyspaceOptions::default()).unwrap_err();
+    let view = Db::open_follower("db", options(&disk)).unwrap().view();
+    assert!(view.get("after").unwrap().is_some() && !view.keyspace_exists("x"));
+}
+
 #[test]
 fn follower_of_damaged_log_keeps_its_view() {
     let vfs = Arc::new(MemVfs::new());
