@@ -95,7 +95,7 @@ func run(version int, dir string, records, reads, threads uint64, caches []strin
 	if err != nil {
 		return err
 	}
-	fmt.Println("version,records,table_bytes,cache_bytes,cache_fraction,ios_per_get,cache_hit_rate,filter_true_negatives_per_get,gets_per_s")
+	fmt.Println("version,records,table_bytes,cache_bytes,cache_fraction,ios_per_get,hit_rate_overall,filter_true_negatives_per_get,gets_per_s")
 	for _, percent := range caches {
 		share, err := strconv.ParseFloat(percent, 64)
 		if err != nil {
@@ -184,7 +184,8 @@ func lookUp(db store, records, each, threads, seed uint64) error {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			random := rand.New(rand.NewSource(int64(seed<<32 | thread)))
+			// A source reduces its seed modulo 2³¹ − 1, so a shifted seed would repeat the keys of another thread.
+			random := rand.New(rand.NewSource(int64(seed*1_000_003 + thread)))
 			for i := uint64(0); i < each; i++ {
 				record := random.Uint64() % records
 				found, err := db.has(keyOf(record))

@@ -91,7 +91,7 @@ fn run(db: &Db, operation: &str, count: u64) {
             numbers.for_each(|at| assert!(db.get(make_key(at + RECORDS)).unwrap().is_none()));
         }
         "present" => numbers.for_each(|at| assert!(db.get(make_key(at)).unwrap().is_some())),
-        "put" => numbers.for_each(|at| db.put(make_key(at + RECORDS), [7; 100]).unwrap()),
+        "put" => numbers.for_each(|at| db.put(make_key(at + 2 * RECORDS), [7; 100]).unwrap()),
         "scan" => {
             let entries = db.default_keyspace().iter().take(usize::try_from(count).unwrap());
             assert_eq!(entries.map(Result::unwrap).count() as u64, count);

@@ -24,7 +24,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use lsmx_bench::metric::{self, Metric, Unit};
+use lsmx_bench::metric::{self, Metric, MetricRegistry, Unit};
 use lsmx_bench::report::html::figure::{FigureBar, render_bar_figure};
 use lsmx_bench::report::provenance::Provenance;
 
@@ -293,8 +293,10 @@ impl PageData {
     /// Returns the metric of a CSV column, and the heading of the column.
     fn metric(&self, column: &str) -> Result<(&'static Metric, String)> {
         let command = self.command.split(' ').nth(1).unwrap_or_default();
-        let registries =
-            metric::ALL.iter().filter(|at| at.command.split(' ').next() == Some(command));
+        let is_own = |at: &&MetricRegistry| at.command.split(' ').next() == Some(command);
+        // Other programs name their columns like metrics of `lsmx`.
+        let is_other = !metric::ALL.iter().any(&is_own);
+        let registries = metric::ALL.iter().filter(|at| is_other || is_own(at));
         let find = |column: &str| {
             let mut metrics = registries.clone().flat_map(|registry| registry.metrics());
             metrics.find_map(|metric| {

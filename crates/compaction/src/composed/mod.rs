@@ -122,7 +122,13 @@ impl ComposedPolicy {
         let due = file_rules::find_files_due_by_persistence(&context);
         let l0_job = self.is_l0_half_full(shape).then(|| self.next_l0_job_size(shape, running));
         let l0_target = l0_job.flatten().map(|(_, target)| target);
-        let delays_l0 = |job: &Job| l0_target.is_some() && is_in_way_of_l0_job(job, l0_target);
+        // The end of a manual compaction may be hours away, and the end of a quarantine is unknown.
+        let is_waiting = running
+            .jobs
+            .iter()
+            .any(|(job, _)| job.reason != JobReason::Manual && is_in_way_of_l0_job(job, l0_target));
+        let delays_l0 =
+            |job: &Job| is_waiting && l0_target.is_some() && is_in_way_of_l0_job(job, l0_target);
         let build = |due: &FileToCompact<'_>| match &self.primitives.layout {
             _ if due.can_rewrite => file_rules::rewrite_job(&context, due),
             TreeLayout::Leveling { tiered } => {
@@ -182,10 +188,14 @@ impl CompactionPolicy for ComposedPolicy {
         let is_counted = |job: &Job| is_in_way_of_l0_job(job, target);
         // A manual compaction may take hours. Meanwhile, the engine merges the other runs of L0 with each other, so L0
         // does not grow until the manual compaction ends.
-        let is_manual = |job: &Job| job.reason == JobReason::Manual && is_counted(job);
-        let pending_bytes = match running.jobs.iter().any(|(job, _)| is_manual(job)) {
+        let is_manual = |job: &Job| job.reason == JobReason::Manual;
+        let counted = || running.jobs.iter().filter(|(job, _)| is_counted(job));
+        let waits_for_manual = counted().any(|(job, _)| is_manual(job));
+        let pending_bytes = match waits_for_manual && counted().all(|(job, _)| is_manual(job)) {
             true => 0,
-            false => work.map_or(0, |it| it.0).saturating_add(running.unwritten_bytes(is_counted)),
+            false => work
+                .map_or(0, |it| it.0)
+                .saturating_add(running.unwritten_bytes(|job| is_counted(job) && !is_manual(job))),
         };
         let free = self.primitives.stop_runs.saturating_sub(shape.runs_of(L0).len());
         Debt { pending_bytes, headroom_bytes: len_u64(free).saturating_mul(shape.memtable_bytes) }

@@ -190,7 +190,7 @@ impl IterView {
             let (tables, purpose) = (Arc::clone(run.tables()), read_purpose(options));
             let mut cursor = RunCursor::new(tables, purpose, deleted.clone()).with_hints(hints);
             if let Some(seek) = announced {
-                cursor.announce_seek(seek.key, SeqNo::MAX, seek.backward);
+                cursor.announce_seek(seek.key, SeqNo::MAX, seek.backward)?;
             }
             sources.push(Box::new(cursor));
         }

@@ -58,15 +58,23 @@ impl RunCursor {
 
     /// Prefetches the blocks that a seek to (`user_key`, `seq`) and the following moves need. If `backward` is true,
     /// the seek is [`Cursor::seek_before`], and the following moves go to smaller keys.
-    pub(crate) fn announce_seek(&mut self, user_key: &[u8], seq: SeqNo, backward: bool) {
+    ///
+    /// # Errors
+    /// Fails if metadata of the table cannot be read. The seek reads the same metadata.
+    pub(crate) fn announce_seek(
+        &mut self,
+        user_key: &[u8],
+        seq: SeqNo,
+        backward: bool,
+    ) -> Result<()> {
         let index = match backward {
             true => self.find_table_before(user_key),
             false => Some(self.find_table_from(user_key)),
         };
         let hints = self.hints.clone();
-        if let Some(cursor) = index.and_then(|index| self.open_table(index)) {
-            // The seek reads the same metadata, and returns its error.
-            let _ = cursor.announce_seek(user_key, seq, &hints, backward);
+        match index.and_then(|index| self.open_table(index)) {
+            Some(cursor) => cursor.announce_seek(user_key, seq, &hints, backward),
+            None => Ok(()),
         }
     }
 

@@ -271,6 +271,9 @@ impl Manifest {
     /// Appends an edit. After a successful return the edit is durable and part of the state. If the edit records a
     /// clean close of the database, this method also writes the size of the manifest to `CURRENT`.
     ///
+    /// Also syncs the mark of an observable edit. If only this sync fails, the edit takes effect, because a follower may
+    /// already show it, and [`Manifest::failure`] returns the error.
+    ///
     /// # Errors
     /// Fails without any effect when the edit is inconsistent with the state. Also fails when this write or an earlier
     /// write failed. The manifest is then in doubt, see the module documentation.
@@ -286,6 +289,13 @@ impl Manifest {
         if let Err(error) = self.write_edit(&mut writer.log, edit) {
             writer.failure = Some(Arc::new(error.clone()));
             return Err(error);
+        }
+        // If the failed sync of a later edit could lose the mark of an observable edit, a follower would show the commits
+        // between the two edits, but not the observable edit.
+        if self.with_state(|state| is_observable(state, edit))
+            && let Err(error) = writer.log.sync()
+        {
+            writer.failure = Some(Arc::new(error));
         }
         self.state.write().install_draft(draft);
         self.update_size(&writer.log);
@@ -306,14 +316,8 @@ impl Manifest {
 
     fn write_edit(&self, log: &mut ManifestFile, edit: &VersionEdit) -> Result<()> {
         log.write_edit(edit)?;
-        let is_clean_close =
-            edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. }));
-        // If the failed sync of a later edit could lose the mark of an observable edit, a follower would show the commits
-        // between the two edits, but not the observable edit.
-        if is_clean_close || self.with_state(|state| is_observable(state, edit)) {
+        if edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. })) {
             log.sync()?;
-        }
-        if is_clean_close {
             self.factory().replace_current(log).map_err(|error| error.error)?;
         }
         Ok(())
@@ -363,10 +367,9 @@ impl Manifest {
         writer.log.bytes > REWRITE_BYTES_MIN.max(2 * writer.log.snapshot_bytes)
     }
 
-    /// Returns whether a write failed. Until [`Manifest::rewrite`] succeeds, no file may then be deleted.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn has_failed_write(&self) -> bool {
-        self.writer.lock().failure.is_some()
+    /// Returns the error of a failed write. Until [`Manifest::rewrite`] succeeds, no file may then be deleted.
+    pub fn failure(&self) -> Option<Arc<Error>> {
+        self.writer.lock().failure.clone()
     }
 
     /// Returns a copy of the state after all durable edits. The copy shares the metadata of tables with the original.

@@ -366,7 +366,12 @@ impl DbState {
             // No durable commit depends on the edit yet.
             self.log_holds.record_structure_change(self.wal.durable_seq());
         }
-        self.manifest.append(edit)
+        self.manifest.append(edit)?;
+        if let Some(cause) = self.manifest.failure() {
+            // The mark of the edit may be lost. No later commit may be acknowledged until `resume` writes another manifest.
+            self.make_read_only_under_lock((*cause).clone());
+        }
+        Ok(())
     }
 
     /// Queues WAL segments for deletion.

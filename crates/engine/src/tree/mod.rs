@@ -628,9 +628,16 @@ impl Tree {
     /// Records that the active memtable contains its first tombstone. Returns the time at which the memtable must be
     /// flushed.
     pub(crate) fn record_first_tombstone(&self, now_us: u64) -> u64 {
-        let due_us = now_us.saturating_add(self.tombstone_wait_us.load(Ordering::Relaxed));
-        self.memtable_due_us.store(due_us, Ordering::Release);
-        due_us
+        let due_us = || now_us.saturating_add(self.tombstone_wait_us.load(Ordering::Relaxed));
+        let mut stored_us = due_us();
+        loop {
+            self.memtable_due_us.swap(stored_us, Ordering::AcqRel);
+            // A concurrent call of `set_due_times` may have changed the wait.
+            let before_us = std::mem::replace(&mut stored_us, due_us());
+            if before_us == stored_us {
+                return stored_us;
+            }
+        }
     }
 
     /// Returns the times at which a compaction and a flush become due. Times that have passed are reset to

@@ -37,8 +37,9 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
     match Error::catch_user_panic(code, call_policy) {
         Ok(((due_us, tombstone_us), debt, must_stop_writes)) => {
             let parts = tree.delete_persistence();
-            let garbage_us = parts
-                .and_then(|parts| jobs.blob_garbage.next_due_us(parts.blob_garbage_us(), now_us));
+            let garbage_us = parts.and_then(|parts| {
+                jobs.blob_garbage.next_due_us(parts.blob_garbage_us(), jobs.picked_at_us)
+            });
             let due_us = due_us.into_iter().chain(garbage_us).min();
             state.work.schedule_tree_check(tree.set_due_times(due_us, tombstone_us));
             if let Some(parts) = parts {

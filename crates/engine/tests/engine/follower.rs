@@ -127,6 +127,27 @@ fn failed_sync_loses_no_mark_of_an_edit_before_a_commit() {
     assert!(view.get("after").unwrap().is_some() && !view.keyspace_exists("x"));
 }
 
+/// A follower may show an edit whose mark is written, but not yet synced. The edit must not be discarded if this sync fails.
+#[test]
+fn edit_takes_effect_if_the_sync_of_its_mark_fails() {
+    let disk = Arc::new(MemVfs::new());
+    let faults = FaultVfs::new(disk.clone(), 1);
+    let owner = Db::open("db", with_segments(16 << 20, Arc::new(faults.clone()))).unwrap();
+    owner.keyspace("x", KeyspaceOptions::default()).unwrap();
+    let sync = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
+    faults.add_rule(sync.path_contains("MANIFEST").nth(1).once());
+    owner.drop_keyspace("x").unwrap();
+    assert!(matches!(owner.put("after", "value"), Err(Error::ReadOnly { .. })));
+    let follower = Db::open_follower("db", options(&disk)).unwrap();
+    owner.resume().unwrap();
+    owner.put("after", "value").unwrap();
+    owner.sync().unwrap();
+    follower.catch_up().unwrap();
+    let view = follower.view();
+    assert!(!owner.keyspace_exists("x") && !view.keyspace_exists("x"));
+    assert!(view.get("after").unwrap().is_some());
+}
+
 #[test]
 fn follower_of_damaged_log_keeps_its_view() {
     let vfs = Arc::new(MemVfs::new());

@@ -21,8 +21,9 @@ use crate::harness::golden::{assert_same_bytes, golden};
 const DB_UID: u64 = 0x0123_4567_89ab_cdef;
 
 const FILES: [&str; 4] = ["000003.wal", "000004.wal", "MANIFEST-000002", "CURRENT"];
-/// Directories of the golden files, one for each version.
-const VERSIONS: [&str; 2] = ["log-v1", "log-v2"];
+/// Directories of the golden files of version 1, of version 2, and of version 2 with a sync mark after each observable edit
+/// of the manifest. The current code writes the files of the last one.
+const VERSIONS: [&str; 3] = ["log-v1", "log-v2", "log-v2-marks"];
 
 /// Allocates consecutive file numbers for WAL segments. The manifest does not list these segments.
 struct Numbers(AtomicU64);
@@ -121,7 +122,11 @@ fn golden_log_and_manifest_are_written_unchanged() {
     assert_eq!(files.len(), FILES.len());
     for name in FILES {
         let written = &files[&dir().join(name)];
-        assert_same_bytes(name, written, &golden(&format!("log-v2/{name}"), || written.clone()));
+        assert_same_bytes(
+            name,
+            written,
+            &golden(&format!("log-v2-marks/{name}"), || written.clone()),
+        );
     }
 }
 

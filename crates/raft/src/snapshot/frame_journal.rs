@@ -43,10 +43,17 @@ impl FrameJournal {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(stream_key.to_le_bytes());
         bytes.extend(checksums.iter().flat_map(|checksum| checksum.to_le_bytes()));
-        let file = vfs.create(&new_path).map_err(Error::io("create", &new_path))?;
-        file.append(&bytes).map_err(Error::io("write", &new_path))?;
-        file.sync().map_err(Error::io("sync", &new_path))?;
-        vfs.rename(&new_path, &path).map_err(Error::io("create", &path))?;
+        let create = || {
+            let file = vfs.create(&new_path).map_err(Error::io("create", &new_path))?;
+            file.append(&bytes).map_err(Error::io("write", &new_path))?;
+            file.sync().map_err(Error::io("sync", &new_path))?;
+            vfs.rename(&new_path, &path).map_err(Error::io("create", &path))?;
+            Ok(file)
+        };
+        let file = create().inspect_err(|_: &Error| {
+            // The next open removes a file that cannot be removed now.
+            let _ = vfs.remove(&new_path);
+        })?;
         Ok(FrameJournal { file, path })
     }
 

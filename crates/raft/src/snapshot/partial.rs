@@ -223,6 +223,7 @@ fn continue_kept(
     }
     let open = (copy_start(dir, &last.name, copied_bytes + 1)?, last.bytes - copied_bytes - 1);
     let journal = FrameJournal::create(dir, key, &checksums)?;
+    dir.root.sync()?;
     let (dir, missing) = (Arc::clone(dir), missing.to_vec());
     let mut partial = PartialSnapshot::new(slot, number, dir, *header, missing, journal);
     partial.open = Some(open);

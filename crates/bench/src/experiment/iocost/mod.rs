@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::numbers::{self, ratio};
 use crate::peers::EngineSettings;
 use crate::peers::lsmx::Lsmx;
+use crate::report::file::write_file;
 use crate::report::provenance::Provenance;
 use crate::temporary;
 use crate::workload::random::Random;
@@ -245,12 +246,15 @@ impl Config {
             }
         };
         let hashed = HashedKeys::new(self.entries, self.key_bytes, self.seed);
-        let build = if path.exists() {
-            self.check_kept_database(&path)?;
+        let build = if self.keep.is_some() && path.exists() {
+            self.check_kept_database(&path, settings)?;
             None
         } else {
             Some(build::build_database(self, &path, settings, &hashed, progress)?)
         };
+        if self.keep.is_some() {
+            write_file(&parameters_path(&path), self.parameters(settings).as_bytes())?;
+        }
         let keys = LookupKeys::Hashed(hashed);
         let mut costs = self.measure_caches(&path, &keys, progress)?;
         for cost in &mut costs {
@@ -261,15 +265,26 @@ impl Config {
         Ok(costs)
     }
 
-    /// Checks that the kept database has the configured number of records.
-    fn check_kept_database(&self, path: &Path) -> Result<()> {
-        let opened = self.open_database(path, None, FilterLastRun::Off)?;
-        let records = opened.metadata_sizes()?.entries;
-        if records == self.entries {
+    /// Checks that the build of the kept database has ended, and that it had the same parameters.
+    fn check_kept_database(&self, path: &Path, settings: &EngineSettings) -> Result<()> {
+        let expected = self.parameters(settings);
+        let found = std::fs::read_to_string(parameters_path(path)).unwrap_or_default();
+        if found == expected {
             return Ok(());
         }
-        let must = format!("a database of {} records; this one has {records}", self.entries);
+        let found = if found.is_empty() { "the build has not ended" } else { &found };
+        let must = format!("a database that was built with the same flags ({expected}); {found}");
         Err(Error::invalid_argument("--keep", path.display(), must))
+    }
+
+    /// Describes how a new database is built.
+    fn parameters(&self, settings: &EngineSettings) -> String {
+        let Config { entries, key_bytes, value_bytes, seed, .. } = self;
+        let EngineSettings { memtable_bytes, table_bytes, block_bytes, filter_bits, .. } = settings;
+        format!(
+            "entries {entries}, key {key_bytes} B, value {value_bytes} B, seed {seed}, memtable {memtable_bytes:?}, \
+             table {table_bytes:?}, blocks {block_bytes} B, filters {filter_bits:?}"
+        )
     }
 
     /// Measures all cache sizes with each kind of block cache.
@@ -345,6 +360,13 @@ impl Config {
             with_all_filters,
         })
     }
+}
+
+/// Returns the path of the file that describes a kept database. It is beside the database.
+fn parameters_path(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".iocost");
+    name.into()
 }
 
 /// Returns the levels that contain tables.

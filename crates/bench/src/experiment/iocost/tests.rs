@@ -115,9 +115,20 @@ fn kept_database_is_measured_again() {
     assert!(built.build.is_some() && again.build.is_none());
     assert_eq!((built.block_bytes, built.db_bytes), (again.block_bytes, again.db_bytes));
     assert_eq!(built.points[0].ios_per_get, again.points[0].ios_per_get);
-    let more = Config { entries: 40_001, ..first.clone() };
-    let error = more.run(&mut NoProgress).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("40001 records; this one has 40000"));
+    for other in [
+        Config { entries: 40_001, ..first.clone() },
+        Config { value_bytes: 111, ..first.clone() },
+        Config { block_bytes: vec![2048], ..first.clone() },
+    ] {
+        let error = other.run(&mut NoProgress).unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains("entries 40000, key 32 B"),
+            "{error}"
+        );
+    }
+    write_file(&directory.path().join("kept.iocost"), b"").unwrap();
+    let error = first.run(&mut NoProgress).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("the build has not ended"), "{error}");
     let two = Config { block_bytes: vec![1024, 2048], ..first };
     assert!(two.run(&mut NoProgress).unwrap_err().is_usage());
 }

@@ -75,12 +75,16 @@ fn try_prepare(
     // Another program may have written a linked file without a sync.
     file.sync().map_err(|error| Error::io("sync", source, error))?;
     let identity = read_identity(&*file, &path, id, &check)?;
-    drop(file);
     let tables = &state.tables;
     let table = Table::open_cached(&tables.descriptors, &path, &identity, &tables.cache)?;
     check_table(&table, tree, source)?;
     verify_table_blocks(&table)?;
-    check()?;
+    // The blocks do not prove the checksum of the file. A wrong one would make the table corrupt for `verify`.
+    let found = read_identity(&*file, &path, id, &check)?.checksum;
+    if found != identity.checksum {
+        let wrong = Malformed::Checksum { expected: identity.checksum, found };
+        return Err(Error::malformed(wrong, &path, 0));
+    }
     let properties = table.properties();
     let range = KeyRange::new(properties.smallest.clone(), properties.largest.clone());
     let meta = TableMeta {

@@ -53,21 +53,30 @@ impl AppendFile {
         }
     }
 
-    /// Preallocates more zeros if `end` exceeds the preallocated length. Writes some of them if syncs are small.
-    fn preallocate(&self, state: &mut AppendState, end: u64) {
-        let Some(len) = &mut state.preallocated else { return };
-        // A failure is harmless: the next write extends the file.
-        if end > *len {
+    /// Preallocates more zeros if `end` exceeds the preallocated length.
+    fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
+        if let Some(len) = preallocated
+            && end > *len
+        {
             let ahead = end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
+            // A failure is harmless: the next write extends the file.
             if self.file.set_len(end + ahead).is_ok() {
                 *len = end + ahead;
             }
         }
+    }
+
+    /// Writes preallocated zeros at `end`, the end of the last append, if syncs are small.
+    ///
+    /// On a full disk, zeros that were written before the append could take its space.
+    fn write_zeros(&self, state: &mut AppendState, end: u64) {
+        let Some(len) = &mut state.preallocated else { return };
         if end > state.next_decision {
             let appended = end - state.next_decision.saturating_sub(WRITTEN_ZEROS.len() as u64);
             state.next_decision = end + WRITTEN_ZEROS.len() as u64;
             let syncs = self.syncs.swap(0, Ordering::Relaxed);
             if syncs > 0 && appended / syncs <= SMALL_SYNC_BYTES {
+                // A failure is harmless.
                 let written = write_once(&self.file, &WRITTEN_ZEROS, end);
                 *len = (*len).max(end + written.unwrap_or(0) as u64);
             }
@@ -115,7 +124,8 @@ impl File for AppendFile {
     fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        self.preallocate(state, self.end.load(Ordering::Relaxed) + bytes.len() as u64);
+        let end = self.end.load(Ordering::Relaxed) + bytes.len() as u64;
+        self.preallocate(&mut state.preallocated, end);
         if let Some(direct) = &mut state.direct {
             bytes = direct.append(bytes, |aligned| self.append_once(aligned))?;
             if bytes.is_empty() {
@@ -126,6 +136,7 @@ impl File for AppendFile {
         while !bytes.is_empty() {
             bytes = &bytes[self.append_once(bytes)?..];
         }
+        self.write_zeros(state, end);
         Ok(())
     }
 

@@ -133,7 +133,8 @@ impl<'a> RepairContext<'a> {
             }
             match DamagedTable::open(&**self.vfs, &path, None) {
                 Ok(table) => drop(self.tables_by_uid.insert(table.uid(), path)),
-                Err(error) if !is_damage_error(&error) => return Err(error),
+                Err(error @ Error::Io { .. }) if !is_damage_error(&error) => return Err(error),
+                // The file may be one that no manifest lists, for example of a newer version.
                 Err(_) => {}
             }
         }
