@@ -193,7 +193,11 @@ mod tests {
         // `tracing` would disable it for all threads.
         emit_all();
         let fields = FieldCollector::default();
-        tracing::subscriber::with_default(fields.clone(), emit_all);
+        tracing::subscriber::with_default(fields.clone(), || {
+            // Another thread may have begun the registration of a call site before this subscriber existed.
+            tracing::callsite::rebuild_interest_cache();
+            emit_all();
+        });
         let fields = fields.0.lock().join(" ");
         for part in ["operations=2", "bytes=40", "sync=true", "error=the database is closed"] {
             assert!(fields.contains(part), "{fields}");
