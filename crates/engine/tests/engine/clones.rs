@@ -315,10 +315,9 @@ fn failed_call_during_clone_leaves_all_or_nothing() {
         check(&after_loss);
         after_loss.close(None).unwrap();
         assert_clean(&lost);
-        if cloned.is_err() {
-            let _ = db.resume();
-            assert!(!db.keyspace_exists("clone"));
-        }
+        // Also after a success: if the mark of the edit could not be synced, the database is read-only.
+        let _ = db.resume();
+        assert!(cloned.is_ok() || !db.keyspace_exists("clone"));
         check(&db);
         // The first write returns an error if a file could not be removed.
         source.put("later", "v").or_else(|_| source.put("later", "v")).unwrap();
