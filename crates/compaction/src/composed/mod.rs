@@ -185,17 +185,17 @@ impl CompactionPolicy for ComposedPolicy {
         let target = work.map(|(_, target)| target);
         // The debt includes a running job if it takes data from L0, or if the next job that takes data from L0 must
         // wait for it.
-        let is_counted = |job: &Job| is_in_way_of_l0_job(job, target);
-        // A manual compaction may take hours. Meanwhile, the engine merges the other runs of L0 with each other, so L0
-        // does not grow until the manual compaction ends.
         let is_manual = |job: &Job| job.reason == JobReason::Manual;
-        let counted = || running.jobs.iter().filter(|(job, _)| is_counted(job));
-        let waits_for_manual = counted().any(|(job, _)| is_manual(job));
-        let pending_bytes = match waits_for_manual && counted().all(|(job, _)| is_manual(job)) {
+        let in_way = || running.jobs.iter().filter(|(job, _)| is_in_way_of_l0_job(job, target));
+        // A manual compaction may take hours. If the next job waits for it alone, the engine merges the other runs of L0
+        // with each other meanwhile.
+        let waits_for_manual_only =
+            in_way().next().is_some() && in_way().all(|(job, _)| is_manual(job));
+        let pending_bytes = match waits_for_manual_only {
             true => 0,
-            false => work
-                .map_or(0, |it| it.0)
-                .saturating_add(running.unwritten_bytes(|job| is_counted(job) && !is_manual(job))),
+            false => work.map_or(0, |(bytes, _)| bytes).saturating_add(
+                running.unwritten_bytes(|job| is_in_way_of_l0_job(job, target) && !is_manual(job)),
+            ),
         };
         let free = self.primitives.stop_runs.saturating_sub(shape.runs_of(L0).len());
         Debt { pending_bytes, headroom_bytes: len_u64(free).saturating_mul(shape.memtable_bytes) }

@@ -570,21 +570,20 @@ impl Keyspace {
 
     /// Merges all entries of a range of keys into one sorted run in the deepest level.
     ///
-    /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have
-    /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue. If the
-    /// policy stops writes at a few runs of L0, as `full` does, writes may stop until the job ends.
+    /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have to
+    /// move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads continue. Writes continue
+    /// unless L0 has almost as many runs as the policy permits.
     ///
     /// If all files of the range are already in the oldest run of the deepest level, the job rewrites only those that
     /// contain tombstones. The others keep the options with which they were written. They also keep obsolete entries
-    /// that a snapshot needed at that time. [`Db::clone_keyspace`](crate::Db::clone_keyspace) writes all data anew. In a
-    /// keyspace with a [`CompactionFilter`](crate::CompactionFilter), the job rewrites all files of the range, so that
-    /// the filter sees every value that no snapshot sees.
+    /// that a snapshot needed at that time. [`Db::clone_keyspace`](crate::Db::clone_keyspace) writes all data anew. In
+    /// a keyspace with a [`CompactionFilter`](crate::CompactionFilter), the job rewrites all files of the range, so
+    /// that the filter sees every value that no snapshot sees.
     ///
-    /// If the policy drops old data, as `fifo` does, only the memtables are flushed. A merge would reset the ages of the
-    /// files, and would mix old and new entries.
-    ///
-    /// The inputs are removed at the end, so the range temporarily needs twice its space. The compaction policy may
-    /// reshape the tree afterwards. The deadline of [`Keyspace::with_write_options`] is checked between two blocks.
+    /// If the policy drops old data, as `fifo` does, only the memtables are flushed, because a merge would mix old and
+    /// new entries. The inputs are removed at the end, so the range temporarily needs twice its space. The compaction
+    /// policy may reshape the tree afterwards. The deadline of [`Keyspace::with_write_options`] is checked between two
+    /// blocks.
     ///
     /// # Errors
     /// [`Error::Deadline`]; [`Error::Closed`]; [`Error::KeyspaceDropped`]; [`Error::OpenedReadOnly`];

@@ -42,15 +42,15 @@ impl SnapshotReceipt {
 /// use lsmx_raft::SnapshotResume;
 /// use openraft::raft::{InstallSnapshotRequest, InstallSnapshotResponse};
 ///
-/// # async fn send(_: &InstallSnapshotRequest<Types>) -> std::io::Result<(InstallSnapshotResponse<u64>, u64)> {
-/// #     unimplemented!()
-/// # }
+/// type Response = InstallSnapshotResponse<u64>;
+///
 /// async fn install_snapshot(
 ///     resume: &mut SnapshotResume,
 ///     chunk: InstallSnapshotRequest<Types>,
-/// ) -> std::io::Result<InstallSnapshotResponse<u64>> {
+///     send: impl AsyncFnOnce(&InstallSnapshotRequest<Types>) -> std::io::Result<(Response, u64)>,
+/// ) -> std::io::Result<Response> {
 ///     if resume.can_skip(&chunk) {
-///         return Ok(InstallSnapshotResponse { vote: chunk.vote });
+///         return Ok(Response { vote: chunk.vote });
 ///     }
 ///     // The target returns `SnapshotReceipt::received_bytes` with the response of its `Raft`.
 ///     let (response, received_bytes) = send(&chunk).await?;

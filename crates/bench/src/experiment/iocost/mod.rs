@@ -29,6 +29,7 @@ use crate::peers::EngineSettings;
 use crate::peers::lsmx::Lsmx;
 use crate::report::file::write_file;
 use crate::report::provenance::Provenance;
+use crate::report::text::format_bytes;
 use crate::temporary;
 use crate::workload::random::Random;
 
@@ -272,18 +273,25 @@ impl Config {
         if found == expected {
             return Ok(());
         }
-        let found = if found.is_empty() { "the build has not ended" } else { &found };
-        let must = format!("a database that was built with the same flags ({expected}); {found}");
+        let found = match found.is_empty() {
+            true => "its build has not ended".to_owned(),
+            false => format!("it was built with: {found}"),
+        };
+        let must = format!("a database that was built with: {expected}; {found}");
         Err(Error::invalid_argument("--keep", path.display(), must))
     }
 
     /// Describes how a new database is built.
     fn parameters(&self, settings: &EngineSettings) -> String {
         let Config { entries, key_bytes, value_bytes, seed, .. } = self;
-        let EngineSettings { memtable_bytes, table_bytes, block_bytes, filter_bits, .. } = settings;
+        let block_bytes = settings.block_bytes;
+        let or_default = |bytes: Option<u64>| bytes.map_or("default".to_owned(), format_bytes);
+        let memtable = or_default(settings.memtable_bytes);
+        let table = or_default(settings.table_bytes);
+        let bits = settings.filter_bits.map(|bits| bits.to_string()).unwrap_or_default();
         format!(
-            "entries {entries}, key {key_bytes} B, value {value_bytes} B, seed {seed}, memtable {memtable_bytes:?}, \
-             table {table_bytes:?}, blocks {block_bytes} B, filters {filter_bits:?}"
+            "{entries} entries, keys of {key_bytes} B, values of {value_bytes} B, seed {seed}, memtables of {memtable}, \
+             tables of {table}, blocks of {block_bytes} B, filter bits {bits}"
         )
     }
 
@@ -362,7 +370,7 @@ impl Config {
     }
 }
 
-/// Returns the path of the file that describes a kept database. It is beside the database.
+/// Returns the path of the file that describes a kept database. The file is in the parent directory of the database.
 fn parameters_path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".iocost");

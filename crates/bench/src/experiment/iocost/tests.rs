@@ -122,13 +122,13 @@ fn kept_database_is_measured_again() {
     ] {
         let error = other.run(&mut NoProgress).unwrap_err();
         assert!(
-            error.is_usage() && error.to_string().contains("entries 40000, key 32 B"),
+            error.is_usage() && error.to_string().contains("it was built with: 40000 entries"),
             "{error}"
         );
     }
     write_file(&directory.path().join("kept.iocost"), b"").unwrap();
     let error = first.run(&mut NoProgress).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("the build has not ended"), "{error}");
+    assert!(error.is_usage() && error.to_string().contains("its build has not ended"), "{error}");
     let two = Config { block_bytes: vec![1024, 2048], ..first };
     assert!(two.run(&mut NoProgress).unwrap_err().is_usage());
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Fault, FaultRule, VfsCall};
-use lsmx::{Error, Event};
+use lsmx::{Error, Event, Keyspace};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::harness::clock::MINUTE_US;
@@ -166,14 +166,21 @@ fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
     }
 }
 
+/// Returns a value that is stored in the value log.
+fn separated_value(number: u32) -> [u8; 64] {
+    [number.to_le_bytes()[0]; 64]
+}
+
+/// Puts a value under one of 97 keys.
+fn put_value(values: &Keyspace, number: u32) {
+    retry(|| values.put((number % 97).to_be_bytes(), separated_value(number))).unwrap();
+}
+
 #[test]
 fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     let database = FaultyReads::with_options(options(Background::Inline));
     let [_, values, _] = open_kinds(&database.db);
-    let value_of = |number: u32| [number.to_le_bytes()[0]; 64];
-    let put = |number: u32| {
-        retry(|| values.put((number % 97).to_be_bytes(), value_of(number))).unwrap();
-    };
+    let put = |number| put_value(&values, number);
     let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
     (0..500).for_each(put);
     assert!(rewrites() > 0, "no collection has run");
@@ -194,7 +201,10 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     database.db.wait_idle().unwrap();
     database.check_good();
     for number in 2_904..3_001u32 {
-        assert_eq!(*values.get((number % 97).to_be_bytes()).unwrap().unwrap(), value_of(number));
+        assert_eq!(
+            *values.get((number % 97).to_be_bytes()).unwrap().unwrap(),
+            separated_value(number)
+        );
     }
 }
 
@@ -204,10 +214,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
 fn unreadable_table_stops_no_collection_of_blob_files() {
     let database = FaultyReads::with_options(options(Background::Inline));
     let [_, values, _] = open_kinds(&database.db);
-    let value_of = |number: u32| [number.to_le_bytes()[0]; 64];
-    let put = |number: u32| {
-        retry(|| values.put((number % 97).to_be_bytes(), value_of(number))).unwrap();
-    };
+    let put = |number| put_value(&values, number);
     let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
     (0..500).for_each(put);
     for bad in files(&database.disk, ".sst") {
@@ -223,7 +230,10 @@ fn unreadable_table_stops_no_collection_of_blob_files() {
     database.advance(2 * MINUTE_US);
     database.check_good();
     for number in 3_903..4_000u32 {
-        assert_eq!(*values.get((number % 97).to_be_bytes()).unwrap().unwrap(), value_of(number));
+        assert_eq!(
+            *values.get((number % 97).to_be_bytes()).unwrap().unwrap(),
+            separated_value(number)
+        );
     }
 }
 
