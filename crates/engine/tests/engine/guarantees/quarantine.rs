@@ -6,10 +6,11 @@ use std::sync::Mutex;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Fault, FaultRule, VfsCall};
-use lsmx::{Error, Event, Keyspace};
+use lsmx::{Error, Event, KeyspaceOptions, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::harness::clock::MINUTE_US;
+use crate::harness::database::policy;
 use crate::harness::oracle::verify;
 use crate::harness::quarantine::{FaultyReads, retry};
 use crate::harness::small_database::{
@@ -166,21 +167,14 @@ fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
     }
 }
 
-/// Returns a value that is stored in the value log.
-fn separated_value(number: u32) -> [u8; 64] {
-    [number.to_le_bytes()[0]; 64]
-}
-
-/// Puts a value under one of 97 keys.
-fn put_value(values: &Keyspace, number: u32) {
-    retry(|| values.put((number % 97).to_be_bytes(), separated_value(number))).unwrap();
-}
-
 #[test]
 fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     let database = FaultyReads::with_options(options(Background::Inline));
     let [_, values, _] = open_kinds(&database.db);
-    let put = |number| put_value(&values, number);
+    let value_of = |number: u32| [number.to_le_bytes()[0]; 64];
+    let put = |number: u32| {
+        retry(|| values.put((number % 97).to_be_bytes(), value_of(number))).unwrap();
+    };
     let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
     (0..500).for_each(put);
     assert!(rewrites() > 0, "no collection has run");
@@ -201,10 +195,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     database.db.wait_idle().unwrap();
     database.check_good();
     for number in 2_904..3_001u32 {
-        assert_eq!(
-            *values.get((number % 97).to_be_bytes()).unwrap().unwrap(),
-            separated_value(number)
-        );
+        assert_eq!(*values.get((number % 97).to_be_bytes()).unwrap().unwrap(), value_of(number));
     }
 }
 
@@ -213,28 +204,51 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
 #[test]
 fn unreadable_table_stops_no_collection_of_blob_files() {
     let database = FaultyReads::with_options(options(Background::Inline));
-    let [_, values, _] = open_kinds(&database.db);
-    let put = |number| put_value(&values, number);
-    let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
-    (0..500).for_each(put);
-    for bad in files(&database.disk, ".sst") {
-        database.alter_reads(&bad);
-    }
-    (500..2_000).for_each(put);
-    let (begun, _) = database.quarantine_events();
-    assert!(begun.iter().any(|path| path.extension().unwrap() == "sst"), "{begun:?}");
-    let before = rewrites();
-    (2_000..4_000).for_each(put);
-    assert!(rewrites() > before + 5, "{before} rewrites before, {} after", rewrites());
+    let separation = ValueSeparation {
+        threshold_bytes: 16,
+        garbage_ratio: 1.0,
+        space_amplification_max: 100.0,
+        scan_read_bytes: 0,
+        ..ValueSeparation::default()
+    };
+    let separated = KeyspaceOptions::default().policy(policy("leveled"));
+    let keyspace =
+        database.db.keyspace("ranges", separated.value_separation(separation.clone())).unwrap();
+    let put = |prefix: char, numbers: &mut dyn Iterator<Item = u32>| {
+        for number in numbers {
+            keyspace.put(format!("{prefix}{number:03}"), [number.to_le_bytes()[0]; 200]).unwrap();
+        }
+    };
+    let compact = |prefix: char| keyspace.compact_range(format!("{prefix}")..format!("{prefix}~"));
+    // The blob files of the range `a` have more garbage than those of the range `b`.
+    let [table_of_a, _] = [('a', 2), ('b', 3)].map(|(prefix, step)| {
+        let before = files(&database.disk, ".sst");
+        put(prefix, &mut (0..100));
+        compact(prefix).unwrap();
+        put(prefix, &mut (0..100).step_by(step));
+        compact(prefix).unwrap();
+        let new: Vec<_> = files(&database.disk, ".sst")
+            .into_iter()
+            .filter(|file| !before.contains(file))
+            .collect();
+        assert_eq!(new.len(), 1, "{new:?}");
+        new[0].clone()
+    });
+    put('a', &mut (0..1));
+    database.alter_reads(&table_of_a);
+    compact('a').unwrap_err();
+    assert_eq!(database.quarantine_events().0, [table_of_a]);
+    let rewrites = || database.db.metrics().keyspaces["ranges"].value_log.rewrites;
+    assert_eq!(rewrites(), 0);
+    let collected = ValueSeparation { garbage_ratio: 0.25, ..separation };
+    keyspace.set_options(|options| options.value_separation(collected.clone())).unwrap();
+    put('c', &mut (0..10));
+    database.db.flush().unwrap();
+    assert!(rewrites() > 0, "no blob file is collected");
     database.faults.clear_rules();
     database.advance(2 * MINUTE_US);
     database.check_good();
-    for number in 3_903..4_000u32 {
-        assert_eq!(
-            *values.get((number % 97).to_be_bytes()).unwrap().unwrap(),
-            separated_value(number)
-        );
-    }
+    assert_eq!(keyspace.iter().map(|entry| entry.unwrap()).count(), 210);
 }
 
 /// Regression: after one corrupt bucket, the operand store ran no more collections.
