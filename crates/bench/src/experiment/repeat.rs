@@ -63,6 +63,16 @@ pub struct MedianInterval {
     pub confidence: f64,
 }
 
+/// Returns the order in which `count` cells are measured. The cells with the indexes `n * repeat` to
+/// `n * repeat + repeat - 1` are repetitions of one measurement.
+///
+/// The order contains the first repetition of each measurement, then the second ones, and so on. A change in the speed
+/// of the machine then affects all measurements, and not only the last ones.
+pub fn interleave_repetitions(count: usize, repeat: u64) -> impl Iterator<Item = usize> {
+    let repeat = numbers::to_usize(repeat).max(1);
+    (0..repeat).flat_map(move |repetition| (repetition..count).step_by(repeat))
+}
+
 /// Combines the results of repeated runs. The result type must have the fields `seed`, `digest` and `repeats`. A single
 /// result is returned unchanged.
 ///
@@ -205,6 +215,13 @@ mod tests {
 
     /// By the binomial distribution, the full range of 6 values has a confidence of 1 − 2/64, and the range from the
     /// 6th to the 15th of 20 values 95.86 %.
+    #[test]
+    fn interleaved_repetitions_are_in_rounds() {
+        let order: Vec<_> = interleave_repetitions(6, 3).collect();
+        assert_eq!(order, [0, 3, 1, 4, 2, 5]);
+        assert!(interleave_repetitions(4, 1).eq(0..4));
+    }
+
     #[test]
     fn median_interval_has_exact_confidence() {
         assert_eq!(median_interval(0), None);

@@ -288,12 +288,7 @@ impl Range {
         if !matches!(entry, Err(Error::WouldBlock)) {
             self.counter.end_step(self.view.env());
         }
-        match entry {
-            Err(error) => Some(Err(self.record_error(error))),
-            Ok(None) => {
-                self.is_exhausted = true;
-                None
-            }
+        match &entry {
             Ok(Some((key, value))) => {
                 self.remaining = self.remaining.map(|left| left - 1);
                 self.expected_entries =
@@ -302,11 +297,18 @@ impl Range {
                 if self.view.options().tier == ReadTier::Memory {
                     self.last_keys[usize::from(backward)] = Some(key.clone());
                 }
-                Some(value.map(|value| {
+                if let Ok(value) = value {
                     self.counter.count_entry(key.len() + value.len());
-                    (key, value)
-                }))
+                }
             }
+            Ok(None) => self.is_exhausted = true,
+            Err(_) => {}
+        }
+        match entry {
+            Ok(Some((key, Ok(value)))) => Some(Ok((key, value))),
+            Ok(Some((_, Err(error)))) => Some(Err(error)),
+            Ok(None) => None,
+            Err(error) => Some(Err(self.record_error(error))),
         }
     }
 

@@ -115,28 +115,33 @@ impl RunCursor {
         }
     }
 
-    /// Closes the current table if the move failed or has left the table.
-    fn check_moved_cursor(&mut self, moved: Result<()>) -> Result<()> {
-        if moved.is_err() || !self.valid() {
-            self.close_table();
+    /// Returns whether the cursor is at an entry after a move of the current table. Otherwise, closes this table.
+    ///
+    /// # Errors
+    /// The error of the move.
+    #[inline]
+    fn has_entry_after(&mut self, moved: Result<()>) -> Result<bool> {
+        if moved.is_ok() && self.valid() {
+            return Ok(true);
         }
-        moved
+        self.close_table();
+        moved.map(|()| false)
     }
 
     /// Completes a forward move. If the move has left the table, continues in the next table.
     #[inline]
     fn finish_move_or_open_next(&mut self, moved: Result<()>) -> Result<()> {
-        self.check_moved_cursor(moved)?;
-        if self.valid() { Ok(()) } else { self.move_to_first_entry_from_table(self.index + 1) }
+        match self.has_entry_after(moved)? {
+            true => Ok(()),
+            false => self.move_to_first_entry_from_table(self.index + 1),
+        }
     }
 
     /// Completes a backward move. If the move has left the table, continues in the previous table.
     fn finish_move_or_open_previous(&mut self, moved: Result<()>) -> Result<()> {
-        self.check_moved_cursor(moved)?;
-        if self.valid() {
-            Ok(())
-        } else {
-            self.move_to_last_entry_from_table(self.index.checked_sub(1))
+        match self.has_entry_after(moved)? {
+            true => Ok(()),
+            false => self.move_to_last_entry_from_table(self.index.checked_sub(1)),
         }
     }
 
@@ -144,8 +149,7 @@ impl RunCursor {
     fn move_to_first_entry_from_table(&mut self, mut index: usize) -> Result<()> {
         while let Some(cursor) = self.open_table(index) {
             let moved = cursor.first();
-            self.check_moved_cursor(moved)?;
-            if self.valid() {
+            if self.has_entry_after(moved)? {
                 break;
             }
             index += 1;
@@ -158,8 +162,7 @@ impl RunCursor {
         self.close_table();
         while let Some(cursor) = index.and_then(|index| self.open_table(index)) {
             let moved = cursor.last();
-            self.check_moved_cursor(moved)?;
-            if self.valid() {
+            if self.has_entry_after(moved)? {
                 break;
             }
             index = self.index.checked_sub(1);
@@ -173,14 +176,13 @@ impl RunCursor {
         &mut self,
         skip: impl FnOnce(&mut RunCursor, &mut RangeTombstoneFilter) -> Result<()>,
     ) -> Result<()> {
-        match self.deleted.take() {
-            None => Ok(()),
-            Some(mut deleted) => {
-                let skipped = skip(self, &mut deleted);
-                self.deleted = Some(deleted);
-                skipped
-            }
+        if self.deleted.is_none() {
+            return Ok(());
         }
+        let Some(mut deleted) = self.deleted.take() else { return Ok(()) };
+        let skipped = skip(self, &mut deleted);
+        self.deleted = Some(deleted);
+        skipped
     }
 
     /// Moves forward to the first entry that is not in a hidden part of its table. Does not move if this is the current

@@ -286,7 +286,7 @@ impl Wal {
     /// # Errors
     /// Fails when the write fails, or an earlier append or sync failed. The caller must then apply none of the commits,
     /// because only a replay can determine which commits of the group are in the log.
-    pub fn append(&self, group: &[WalRecord<'_>]) -> Result<()> {
+    pub fn append<'a>(&self, group: impl Iterator<Item = WalRecord<'a>> + Clone) -> Result<()> {
         let mut log = self.log.lock();
         log.check_failure()?;
         let appended = self.append_group(&mut log, group);
@@ -303,12 +303,16 @@ impl Wal {
         self.log.lock().record_failure(error.clone());
     }
 
-    fn append_group(&self, log: &mut LogState, group: &[WalRecord<'_>]) -> Result<()> {
+    fn append_group<'a>(
+        &self,
+        log: &mut LogState,
+        group: impl Iterator<Item = WalRecord<'a>> + Clone,
+    ) -> Result<()> {
         if log.current_segment().bytes >= self.options.segment_bytes {
             self.create_next_segment(log)?;
         }
         log.buffer.clear();
-        let bytes = group.iter().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
+        let bytes = group.clone().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
         log.buffer.reserve(bytes.sum());
         let (mut next_seq, mark) = (log.next_seq, log.sync_mark());
         for record in group {

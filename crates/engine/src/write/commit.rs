@@ -617,9 +617,9 @@ impl Committer {
         let sync = group.sync && group.members.iter().take(considered).any(|at| at.request.sync);
         let is_logged = sync || !failpoint::is_on(Failpoint::BufferedNotLogged);
         let write = || {
-            let records = group.wal_records();
-            if !records.is_empty() && is_logged {
-                self.state.wal.append(&records)?;
+            let mut records = group.wal_records().peekable();
+            if records.peek().is_some() && is_logged {
+                self.state.wal.append(records)?;
             }
             if sync {
                 self.state.env.yield_point(YieldKind::Commit);

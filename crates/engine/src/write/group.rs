@@ -67,14 +67,13 @@ impl CommitGroup {
         (self.payload_bytes, self.sync, self.error) = (0, false, None);
     }
 
-    pub(super) fn wal_records(&self) -> Vec<WalRecord<'_>> {
+    pub(super) fn wal_records(&self) -> impl Iterator<Item = WalRecord<'_>> + Clone {
         let with_operations = self.members.iter().filter(|member| member.request.count > 0);
-        let records = with_operations.map(|member| WalRecord {
+        with_operations.map(|member| WalRecord {
             first_seq: SeqNo(member.first_seq()),
             count: member.request.count,
             payload: &member.request.payload,
-        });
-        records.collect()
+        })
     }
 
     /// Moves members that must not be written to `rejected`. Returns the number of visited operations and write sets,

@@ -50,9 +50,11 @@ fn write_wal(vfs: &Arc<dyn Vfs>) -> (u64, u64) {
     let options = WalOptions { segment_bytes: 200, ..WalOptions::default() };
     let wal = Wal::create(vfs.clone(), dir(), DB_UID, numbers, options, SeqNo(1)).unwrap();
     wal.sync_first_segment().unwrap();
-    wal.append(&[record(1, 2, b"two writes"), record(3, 1, b"one more")]).unwrap();
+    let group = [record(1, 2, b"two writes"), record(3, 1, b"one more")];
+    wal.append(group.into_iter()).unwrap();
     wal.sync().unwrap();
-    wal.append(&[record(10, 1, b"after a gap, in the next segment")]).unwrap();
+    let group = [record(10, 1, b"after a gap, in the next segment")];
+    wal.append(group.into_iter()).unwrap();
     wal.close().unwrap()
 }
 

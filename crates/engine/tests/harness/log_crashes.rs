@@ -115,7 +115,7 @@ pub(crate) fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> 
         .collect();
     *next += count;
     ledger.change(|promises| promises.attempted = *next - 1);
-    wal.append(&group)
+    wal.append(group.into_iter())
 }
 
 /// A log to which a second thread appears to append during a sync. The append runs before a file or directory is

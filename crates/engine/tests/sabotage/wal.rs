@@ -81,7 +81,7 @@ fn faulty_workload(
         };
         if done.is_err() {
             // The log must reject calls even when the disk works again.
-            if !matches!(wal.append(&[]), Err(Error::ReadOnly { .. })) {
+            if !matches!(wal.append(std::iter::empty()), Err(Error::ReadOnly { .. })) {
                 return Err("an append went through after a failure".to_owned());
             }
             if !matches!(wal.sync(), Err(Error::ReadOnly { .. })) {

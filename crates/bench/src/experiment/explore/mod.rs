@@ -116,31 +116,38 @@ impl Config {
     ) -> Result<Exploration> {
         self.check()?;
         let provenance = self.provenance();
-        let cells = self.planned_cells().map(|place| {
-            if let Some(finished) = finished
-                && let Some(cell) = finished.read_cell(place.number)?
-            {
-                return Ok(cell);
-            }
-            let cell = self.run_planned(&place, progress)?;
-            if let Some(finished) = finished {
-                finished.store_cell(place.number, &cell)?;
-            }
-            Ok(cell)
-        });
-        Ok(Exploration { provenance, cells: self.summarize(cells)? })
+        let planned: Vec<_> = self.planned_cells().collect();
+        let mut cells: Vec<Option<ExplorationCell>> = vec![None; planned.len()];
+        for (at, index) in (0..).zip(repeat::interleave_repetitions(planned.len(), self.repeat)) {
+            let place = &planned[index];
+            let known = finished.map(|finished| finished.read_cell(place.number)).transpose()?;
+            let cell = match known.flatten() {
+                Some(cell) => cell,
+                None => {
+                    let cell = self.run_planned(place, at, progress)?;
+                    if let Some(finished) = finished {
+                        finished.store_cell(place.number, &cell)?;
+                    }
+                    cell
+                }
+            };
+            cells[index] = Some(cell);
+        }
+        Ok(Exploration { provenance, cells: self.summarize(cells.into_iter().flatten().map(Ok))? })
     }
 
     pub(super) fn provenance(&self) -> Provenance {
         Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory)
     }
 
+    /// Executes one run. `at` is its index in the order of execution, counted from 0.
     fn run_planned(
         &self,
         place: &PlannedCell<'_>,
+        at: u64,
         progress: &mut dyn Progress,
     ) -> Result<ExplorationCell> {
-        let title = cell_title(place, self.cell_count());
+        let title = cell_title(place, at, self.cell_count());
         let mut cell = cell::run_cell(self, place, &title, progress)?;
         cell.simulated = place.point.simulate(place.policy, place.seed)?;
         cell.model = place.point.model_costs(place.policy);
@@ -185,7 +192,7 @@ impl CellStudy for Config {
     fn run_cell(&self, index: u64, progress: &mut dyn Progress) -> Result<Exploration> {
         let provenance = self.provenance();
         let planned = self.planned_cells().skip(numbers::to_usize(index)).take(1);
-        let cells = planned.map(|place| self.run_planned(&place, progress));
+        let cells = planned.map(|place| self.run_planned(&place, place.number, progress));
         Ok(Exploration { provenance, cells: cells.collect::<Result<_>>()? })
     }
 
@@ -196,9 +203,9 @@ impl CellStudy for Config {
     }
 }
 
-fn cell_title(place: &PlannedCell<'_>, count: u64) -> String {
+fn cell_title(place: &PlannedCell<'_>, at: u64, count: u64) -> String {
     let name = planned_name(place);
-    if count > 1 { format!("{}/{count} {name}", place.number + 1) } else { name }
+    if count > 1 { format!("{}/{count} {name}", at + 1) } else { name }
 }
 
 fn planned_name(place: &PlannedCell<'_>) -> String {

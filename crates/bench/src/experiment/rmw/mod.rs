@@ -176,25 +176,26 @@ impl Config {
     ) -> Result<RmwResult> {
         let plans = self.cell_plans()?;
         let provenance = self.provenance();
-        let mut cells = Vec::new();
-        let mut place = 0;
-        for plan in &plans {
-            let mut repetitions = Vec::new();
-            for repetition in 0..self.repeat {
-                let plan = self.repeated_plan(plan, repetition);
-                let known =
-                    finished.map(|finished| finished.read_cell(place)).transpose()?.flatten();
-                let done: Vec<RmwCell> = match known {
-                    Some(known) => known,
-                    None => self.run_plan(&plan, progress)?,
-                };
-                if let Some(finished) = finished {
-                    finished.store_cell(place, &done)?;
+        let repeat = numbers::to_usize(self.repeat);
+        let mut done: Vec<Vec<RmwCell>> = vec![Vec::new(); plans.len() * repeat];
+        for index in repeat::interleave_repetitions(done.len(), self.repeat) {
+            let place = numbers::to_u64(index);
+            let known = finished.map(|finished| finished.read_cell(place)).transpose()?.flatten();
+            done[index] = match known {
+                Some(known) => known,
+                None => {
+                    let plan = self.repeated_plan(&plans[index / repeat], place % self.repeat);
+                    let cells = self.run_plan(&plan, progress)?;
+                    if let Some(finished) = finished {
+                        finished.store_cell(place, &cells)?;
+                    }
+                    cells
                 }
-                repetitions.push(done);
-                place += 1;
-            }
-            cells.extend(median_repetitions(&repetitions)?);
+            };
+        }
+        let mut cells = Vec::new();
+        for repetitions in done.chunks(repeat) {
+            cells.extend(median_repetitions(repetitions)?);
         }
         Ok(self.result(provenance, cells))
     }

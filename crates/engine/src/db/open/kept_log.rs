@@ -120,7 +120,7 @@ impl KeptLogWriter<'_> {
             count: *count,
             payload,
         });
-        wal.append(&records.collect::<Vec<_>>())?;
+        wal.append(records)?;
         commits.clear();
         Ok(())
     }
