@@ -21,7 +21,7 @@ use crate::delete_persistence::DeletePersistence;
 use crate::error::Error;
 use crate::explain::{Explanation, ExplanationBuilder};
 use crate::file_picker::FilePicker;
-use crate::ids::Level;
+use crate::ids::{Level, RunId};
 use crate::job::{Job, JobReason};
 use crate::layout::TreeLayout;
 use crate::policy::{CompactionPolicy, Debt};
@@ -85,13 +85,27 @@ impl ComposedPolicy {
         explanation: &ExplanationBuilder,
     ) -> Option<Job> {
         let context = self.pick_context(shape, running, explanation);
-        let by_rules = || self.pick_job_of_rules(context);
         let by_persistence = || self.pick_persistence_job(context);
         // Delete persistence may make files due without end. Writes must not wait for these jobs.
         match self.is_l0_half_full(shape) {
-            true => by_rules().or_else(by_persistence),
-            false => by_persistence().or_else(by_rules),
+            true => self.pick_job_of_rules(context, None).or_else(by_persistence),
+            false => by_persistence()
+                .or_else(|| self.pick_job_of_rules(context, self.find_waiting_run(shape, running))),
         }
+    }
+
+    /// Returns the newest run that a job of a run list needs for delete persistence, if this job waits for running
+    /// jobs. The job also needs all older runs.
+    ///
+    /// If the rules took some of these runs meanwhile, two workers could take them in turn, and the job would never
+    /// start.
+    fn find_waiting_run(&self, shape: &TreeShape, running: &RunningJobs) -> Option<RunId> {
+        let TreeLayout::RunList { .. } = &self.primitives.layout else { return None };
+        shape.delete_persistence_us?;
+        let explanation = ExplanationBuilder::default();
+        let context = self.pick_context(shape, running, &explanation);
+        let due = file_rules::find_files_due_by_persistence(&context);
+        due.iter().find(|due| !due.can_rewrite).map(|due| due.run.id)
     }
 
     /// Returns whether L0 has at least half of the runs at which writes stop.
@@ -99,14 +113,17 @@ impl ComposedPolicy {
         shape.runs_of(L0).len() >= self.primitives.stop_runs.div_ceil(2)
     }
 
-    /// Returns the job of the layout and its rules, or of the rule about expired entries.
-    fn pick_job_of_rules(&self, context: PickContext<'_>) -> Option<Job> {
+    /// Returns the job of the layout and its rules, or of the rule about expired entries. The rules of a run list do not
+    /// take the run `reserved` and older runs.
+    fn pick_job_of_rules(&self, context: PickContext<'_>, reserved: Option<RunId>) -> Option<Job> {
         let picked = match &self.primitives.layout {
             TreeLayout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.pick(),
             TreeLayout::Fluid { upper, last, size_ratio } => {
                 FluidPicker::new(context, upper, *last, *size_ratio).pick()
             }
-            TreeLayout::RunList { bottom } => RunListPicker { context, bottom: *bottom }.pick(),
+            TreeLayout::RunList { bottom } => {
+                RunListPicker { context, bottom: *bottom, reserved }.pick()
+            }
             TreeLayout::Fifo => return fifo::pick_fifo(&context),
         };
         picked.or_else(|| file_rules::pick_expired_file_job(&context))
@@ -138,7 +155,7 @@ impl ComposedPolicy {
                 FluidPicker::new(context, upper, *last, *size_ratio).build_due_file_job(due)
             }
             TreeLayout::RunList { bottom } => {
-                RunListPicker { context, bottom: *bottom }.build_due_file_job(due)
+                RunListPicker { context, bottom: *bottom, reserved: None }.build_due_file_job(due)
             }
             TreeLayout::Fifo => None,
         };
@@ -158,7 +175,7 @@ impl ComposedPolicy {
                 FluidPicker::new(context, upper, *last, *size_ratio).next_l0_job_size()
             }
             TreeLayout::RunList { bottom } => {
-                RunListPicker { context, bottom: *bottom }.next_l0_job_size()
+                RunListPicker { context, bottom: *bottom, reserved: None }.next_l0_job_size()
             }
             TreeLayout::Fifo => None,
         }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::composed::context::{PickContext, len_u64, ratio_milli};
 use crate::composed::file_rules::{FileToCompact, find_due_files, rewrite_job};
 use crate::composed::primitives::L0;
-use crate::ids::Level;
+use crate::ids::{Level, RunId};
 use crate::job::{Job, JobInput, JobKind, JobReason, OutputPlacement, OutputTarget};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
@@ -41,6 +41,8 @@ pub(super) struct RunListPicker<'a> {
     pub(super) context: PickContext<'a>,
     /// Level of the oldest run after a merge of all runs.
     pub(super) bottom: Level,
+    /// This run and all older runs count as busy.
+    pub(super) reserved: Option<RunId>,
 }
 
 impl RunListPicker<'_> {
@@ -78,9 +80,11 @@ impl RunListPicker<'_> {
     }
 
     fn list_runs(&self) -> Vec<RunCandidate<'_>> {
+        let mut is_reserved = false;
         let listed = |(level, run)| {
             let run: &Arc<SortedRun> = run;
-            let is_busy = !self.context.is_run_idle(run);
+            is_reserved |= self.reserved == Some(run.id);
+            let is_busy = is_reserved || !self.context.is_run_idle(run);
             RunCandidate { level, run, bytes: run.total_bytes(), is_busy }
         };
         self.context.shape.runs().map(listed).collect()

@@ -49,11 +49,11 @@ fn strategies_data_moved_has_order_of_study() {
          merges), 1-leveling {one_leveling:.1}, tiering {tiering:.1}, universal {universal:.1}"
     );
     // The paper states "Partial leveling 34-56 % less than Full". The bars of the figure show 49 % less for LO+1.
-    assert!(least_overlap < 0.66 * full, "{all}");
-    assert!(one_leveling < 0.66 * full, "{all}");
+    assert!((0.4..0.66).contains(&(least_overlap / full)), "{all}");
+    assert!((0.2..0.66).contains(&(one_leveling / full)), "{all}");
     // The bars show 15.3 GB instead of 44 GB for tiering, which in the study is the universal compaction of RocksDB.
-    assert!(universal <= 0.5 * least_overlap, "{all}");
-    assert!(tiering <= 0.5 * least_overlap, "{all}");
+    assert!((0.28..0.5).contains(&(universal / least_overlap)), "{all}");
+    assert!((0.08..0.5).contains(&(tiering / least_overlap)), "{all}");
     // The bars show 354 jobs for LO+1 and 108 jobs for Full.
     let ratio = least_overlap_merges / full_merges;
     assert!((2.3..4.0).contains(&ratio), "{all}");
@@ -63,7 +63,8 @@ fn strategies_data_moved_has_order_of_study() {
 fn leveled_data_moved_is_close_to_one_leveling() {
     let (leveled, _) = mean("leveled");
     let (one_leveling, _) = mean("1-leveling");
-    assert!(leveled < 1.2 * one_leveling, "leveled {leveled}, 1-leveling {one_leveling}");
+    let ratio = leveled / one_leveling;
+    assert!((0.45..1.2).contains(&ratio), "leveled {leveled}, 1-leveling {one_leveling}");
 }
 
 #[test]
