@@ -9,7 +9,7 @@
 //	go run . -version 1 -dir DIR -records 200000000 -caches 0.05,0.1,0.2,1,3
 //
 // DIR is created and filled if it does not exist. Version 2 also opens a directory that version 1 has filled; version 1
-// cannot open a directory that version 2 has opened. The program prints CSV.
+// cannot open a directory that version 2 has opened. The program prints CSV, or writes it to the file of -csv.
 package main
 
 import (
@@ -69,7 +69,16 @@ func main() {
 	reads := flag.Uint64("reads", 1_000_000, "lookups per cache size")
 	threads := flag.Uint64("threads", 64, "threads that look up records")
 	caches := flag.String("caches", "0.1,0.2,0.4,0.6,0.8,1,2,3", "cache sizes in percent of the database")
+	csv := flag.String("csv", "", "file for the CSV instead of the standard output")
 	flag.Parse()
+	if *csv != "" {
+		file, err := os.Create(*csv)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		os.Stdout = file
+	}
 	if err := run(*version, *dir, *records, *reads, *threads, strings.Split(*caches, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

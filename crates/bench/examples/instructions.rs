@@ -1,14 +1,13 @@
-//! Performs operations whose instructions `callgrind` counts.
+//! Performs operations whose instructions `callgrind` counts. `scripts/instructions` counts all of them.
 //!
 //! ```text
-//! RUSTFLAGS=--cfg=rustix_use_libc cargo build --release -p lsmx-bench --example instructions
 //! instructions DIRECTORY load
-//! valgrind --tool=callgrind --toggle-collect='*count_instructions*' instructions DIRECTORY OPERATION COUNT
+//! instructions DIRECTORY OPERATION COUNT
 //! ```
 //!
 //! Operations: `absent` (gets of absent keys), `absent-unfiltered` (the same without the filter of the last sorted run),
 //! `present`, `put`, `scan`. An equal pass before the counted one fills the block cache. `load` runs the jobs inline, so
-//! that each load creates the same tables. Valgrind does not know a system call that `rustix` makes without the C library.
+//! that each load creates the same tables.
 
 #![allow(
     clippy::unwrap_used,

@@ -37,6 +37,9 @@ pub(crate) struct ClaimText {
     /// Reason why the figures of the study and of lsmx cannot be compared. Empty if they can be compared.
     #[serde(default)]
     not_comparable: String,
+    /// Reason that is printed if a figure of the claim was not measured.
+    #[serde(default)]
+    not_measured: String,
     /// Explanation that is printed if the claim does not hold.
     #[serde(default)]
     why_not: String,
@@ -101,7 +104,7 @@ impl ClaimTexts {
     pub(crate) fn read() -> Result<ClaimTexts, toml::de::Error> {
         let mut texts: ClaimTexts = toml::from_str(include_str!("claims.toml"))?;
         for claim in texts.experiments.values_mut().flat_map(|it| &mut it.claims) {
-            for text in [&mut claim.why_not, &mut claim.not_comparable] {
+            for text in [&mut claim.why_not, &mut claim.not_comparable, &mut claim.not_measured] {
                 if let Some(name) = text.strip_prefix('@') {
                     *text = texts.reasons.get(name).cloned().unwrap_or_default();
                 }
@@ -146,9 +149,13 @@ impl Claim {
         self.text.kind
     }
 
-    /// Returns the statement if the claim does not hold and `claims.toml` contains no explanation.
+    /// Returns the statement if `claims.toml` contains no reason for the verdict.
     pub(crate) fn unexplained(&self) -> Option<&str> {
-        let is_missing = self.verdict() == Verdict::DoesNotHold && self.text.why_not.is_empty();
+        let is_missing = match self.verdict() {
+            Verdict::DoesNotHold => self.text.why_not.is_empty(),
+            Verdict::NotMeasured => self.text.not_measured.is_empty(),
+            _ => false,
+        };
         is_missing.then_some(self.text.statement.as_str())
     }
 
@@ -159,7 +166,7 @@ impl Claim {
             Verdict::DoesNotHold => ("**does not hold**", self.text.why_not.as_str()),
             Verdict::Fitted => ("fitted", ""),
             Verdict::NotComparable => ("not comparable", self.text.not_comparable.as_str()),
-            Verdict::NotMeasured => ("not measured", ""),
+            Verdict::NotMeasured => ("not measured", self.text.not_measured.as_str()),
             Verdict::Undecided => ("–", ""),
         };
         let (expected, measured) = (self.expected_text(), self.measured_text());

@@ -143,18 +143,18 @@ pub(crate) fn lookup_us(cell: &ResultCell, alpha: f64) -> Option<f64> {
     time_us(cell, &lookup_column(alpha, "latency_us.mean"))
 }
 
-/// Returns the 90th percentile of the latencies of lookups in microseconds.
-pub(crate) fn lookup_p90_us(cell: &ResultCell, alpha: f64) -> Option<f64> {
-    time_us(cell, &lookup_column(alpha, "latency_us.p90"))
-}
-
 /// Returns the mean latency of a range lookup in microseconds.
 pub(crate) fn range_us(cell: &ResultCell, selectivity: f64) -> Option<f64> {
-    let selectivity = format_json_number(selectivity);
-    time_us(cell, &format!("range_lookups.by_selectivity[{selectivity}].latency_us.mean"))
+    time_us(cell, &range_column(selectivity))
 }
 
-fn lookup_column(alpha: f64, name: &str) -> String {
+/// Returns the column with the mean latency of a range lookup in microseconds.
+pub(crate) fn range_column(selectivity: f64) -> String {
+    let selectivity = format_json_number(selectivity);
+    format!("range_lookups.by_selectivity[{selectivity}].latency_us.mean")
+}
+
+pub(crate) fn lookup_column(alpha: f64, name: &str) -> String {
     format!("point_lookups[{}].{name}", format_json_number(alpha))
 }
 

@@ -80,6 +80,11 @@ impl ResultCell {
         self.text(column)?.parse().ok()
     }
 
+    /// Returns the lowest and the highest value of a column over the repetitions, or `None` if there is only one value.
+    pub(crate) fn spread(&self, column: &str) -> Option<(f64, f64)> {
+        Some((self.number(&format!("{column}.low"))?, self.number(&format!("{column}.high"))?))
+    }
+
     /// Returns the sum of the columns whose names start with `start` and end with `end`. Returns `None` if none of
     /// these columns has a number.
     pub(crate) fn sum(&self, start: &str, end: &str) -> Option<f64> {
@@ -217,6 +222,12 @@ pub(crate) mod tests {
         assert!(r4.find_swept_cell(TIER, "deletes", "0.5").is_none());
         assert_eq!(r4.strategy_figure(FULL, |cell| ios(cell, 0.4)), Some(1.5));
         assert_eq!(r4.strategy_figure(FULL, |cell| ios(cell, 1.0)), None);
+    }
+
+    #[test]
+    fn spread_is_in_columns_of_its_own() {
+        let cells = parse_cells("spec,a,a.low,a.high,b\nfull,2,1,4,3\n").unwrap();
+        assert_eq!((cells[0].spread("a"), cells[0].spread("b")), (Some((1.0, 4.0)), None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use lsmx_bench::numbers::to_f64;
 use lsmx_bench::report::html::figure::FigureBar;
 
-use super::{Measurements, format_figure, format_with_published};
+use super::{Measurements, format_figure, format_share, format_time, format_with_published};
 use crate::figures::*;
 use crate::published_full::simulate_load;
 use crate::results::Results;
@@ -140,32 +140,44 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
     let t1 = results.find_part("t1");
     let header = [
         "",
-        "merge mean ÷ LO+1's (study)",
-        "merge longest ÷ LO+1's (study)",
-        "longest write ms (study)",
-        "mean write µs",
-        "stalls",
-        "stalled s",
-        "processor share",
+        "mean merge, ms",
+        "÷ LO+1 (study)",
+        "longest merge, ms",
+        "÷ LO+1 (study)",
+        "longest write, ms",
+        "study",
+        "mean write, µs",
+        "writes stopped, s",
     ];
-    let caption = "Writes stop at the hard limit. One thread compacts.";
+    let caption = "Times: the median of the repetitions, with the lowest and the highest value in parentheses. Writes \
+                   stop at the hard limit. One thread compacts.";
     let mut table = MarkdownTable::new(caption, header);
+    let header = ["", "processor", "reads", "writes", "syncs", "rest: locks and scheduling"];
+    let caption = "Shares of the time of compactions, medians.";
+    let mut shares = MarkdownTable::new(caption, header);
     for (at, strategy) in EIGHT.iter().enumerate() {
-        let of = |measure: Measure| t1.strategy_figure(*strategy, measure);
+        let cell = t1.find_cell(*strategy);
         let by_lo1 = |measure: Measure, published: [f64; 8]| {
-            let ours = divide(of(measure), t1.strategy_figure(LO1, measure));
+            let ours = divide(cell.and_then(measure), t1.strategy_figure(LO1, measure));
             format_with_published(ours, Some(published[at] / published[1]))
         };
         let row = [
+            format_time(cell, "compaction.latency_us.mean", 1e3),
             by_lo1(job_mean_ms, MERGE_MEAN_S),
+            format_time(cell, "compaction.latency_us.max", 1e3),
             by_lo1(job_max_ms, MERGE_MAX_S),
-            format_with_published(of(put_max_ms), Some(WRITE_MAX_MS[at])),
-            format_figure(of(put_mean_us)),
-            format_figure(of(|cell| cell.number("stalls.count"))),
-            format_figure(of(|cell| cell.number("stalls.total_us").map(|us| us / 1e6))),
-            format_figure(of(cpu_share)),
+            format_time(cell, "put_latency_us.max", 1e3),
+            format_figure(Some(WRITE_MAX_MS[at])),
+            format_time(cell, "put_latency_us.mean", 1.0),
+            format_time(cell, "stalls.total_us", 1e6),
         ];
         table.add_row(strategy.name, row);
+        let parts = ["cpu", "read_wait", "write_wait", "sync_wait"].map(|part| {
+            cell.filter(|cell| cpu_share(cell).is_some())
+                .and_then(|cell| cell.number(&format!("compaction.{part}_fraction")))
+        });
+        let rest = parts.iter().try_fold(1.0, |rest, part| Some(rest - (*part)?));
+        shares.add_row(strategy.name, parts.into_iter().chain([rest]).map(format_share));
     }
     let figures = vec![
         t1.ratios_of_base(FULL, &PARTIAL, job_mean_ms),
@@ -179,5 +191,5 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
         t1.ratios_to_base(&[COLD, OLD], LO1, put_max_ms),
         single_figure("", relative_spread(t1.figures_by_strategy(&EIGHT, put_mean_us))),
     ];
-    (vec![table], figures)
+    (vec![table, shares], figures)
 }

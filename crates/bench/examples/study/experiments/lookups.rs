@@ -1,6 +1,6 @@
 //! Experiment R2: lookups after the load. Experiment R3: lookups interleaved with writes.
 
-use super::{Measurements, format_figure, format_with_published};
+use super::{Measurements, format_figure, format_time, format_with_published};
 use crate::figures::*;
 use crate::results::{ResultPart, Results};
 use crate::strategy::*;
@@ -77,6 +77,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         blocks_table(r1),
         large_blocks_table(r1, results.find_part("r2-blocks")),
         times_table(t1),
+        range_times_table(t1),
         no_filter_table(r2),
     ];
     (tables, figures)
@@ -130,18 +131,34 @@ fn times_table(t1: ResultPart<'_>) -> MarkdownTable {
         "0.4 (study)",
         "1 (study)",
     ];
-    let mut table = MarkdownTable::new("Time of a lookup.", header);
+    let caption = "Time of a lookup: the median of the repetitions, with the lowest and the highest value in parentheses.";
+    let mut table = MarkdownTable::new(caption, header);
     let alphas = [0.0, 0.4, 1.0];
     let time = |strategy, alpha| t1.strategy_figure(strategy, |cell| lookup_us(cell, alpha));
     for (strategy, published) in EIGHT.into_iter().zip(LATENCY_MS) {
-        let mean = alphas.map(|alpha| time(strategy, alpha));
-        let p90 =
-            alphas.map(|alpha| t1.strategy_figure(strategy, |cell| lookup_p90_us(cell, alpha)));
+        let cell = t1.find_cell(strategy);
+        let times = ["mean", "p90"].into_iter().flat_map(|name| {
+            let column = move |alpha| lookup_column(alpha, &format!("latency_us.{name}"));
+            alphas.map(|alpha| format_time(cell, &column(alpha), 1.0))
+        });
         let by_lo1 = alphas.into_iter().enumerate().map(|(place, alpha)| {
             let ours = divide(time(strategy, alpha), time(LO1, alpha));
             format_with_published(ours, Some(published[place] / LATENCY_MS[1][place]))
         });
-        table.add_row(strategy.name, mean.into_iter().chain(p90).map(format_figure).chain(by_lo1));
+        table.add_row(strategy.name, times.chain(by_lo1));
+    }
+    table
+}
+
+fn range_times_table(t1: ResultPart<'_>) -> MarkdownTable {
+    let selectivities = [1e-5, 1e-4, 1e-3];
+    let header = ["", "0.001 % of the data", "0.01 %", "0.1 %"];
+    let caption = "Time of a range lookup in µs, by the share of the data that it reads.";
+    let mut table = MarkdownTable::new(caption, header);
+    for strategy in EIGHT {
+        let cell = t1.find_cell(strategy);
+        let times = selectivities.map(|share| format_time(cell, &range_column(share), 1.0));
+        table.add_row(strategy.name, times);
     }
     table
 }

@@ -10,7 +10,7 @@ pub(crate) use load::written_bars;
 
 use crate::claim::{ClaimTexts, format_significant};
 use crate::figures::Figures;
-use crate::results::Results;
+use crate::results::{ResultCell, Results};
 use crate::table::{MarkdownTable, ReportSection};
 
 /// The tables of an experiment, and the figures of its claims in the order of `claims.toml`.
@@ -45,6 +45,24 @@ pub(crate) fn build_sections(results: &Results, texts: &ClaimTexts) -> Vec<Repor
 
 fn format_figure(figure: Option<f64>) -> String {
     figure.map_or_else(|| "–".to_owned(), format_significant)
+}
+
+fn format_share(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+/// Formats a time in microseconds, divided by `divisor`: the median over the repetitions, followed by the lowest and the
+/// highest value.
+fn format_time(cell: Option<&ResultCell>, column: &str, divisor: f64) -> String {
+    let median = cell.and_then(|cell| cell.number(column)).filter(|us| *us > 0.0);
+    let text = format_figure(median.map(|us| us / divisor));
+    match cell.and_then(|cell| cell.spread(column)) {
+        Some((low, high)) if median.is_some() => {
+            let [low, high] = [low, high].map(|us| format_significant(us / divisor));
+            format!("{text} ({low}–{high})")
+        }
+        _ => text,
+    }
 }
 
 /// Formats a measured figure, followed by the published figure in parentheses.
