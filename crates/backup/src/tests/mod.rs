@@ -109,6 +109,15 @@ fn keep_last(count: usize) -> Retention {
     Retention { keep_last: NonZeroUsize::new(count).unwrap(), keep_since_ms: None, writer: None }
 }
 
+/// Sets the number of the last backup.
+async fn set_last_id(repository: &BackupRepository, id: u64) {
+    let set = |catalog: &mut crate::catalog::Catalog| {
+        catalog.last_id = id;
+        Ok(())
+    };
+    repository.catalog.update(set).await.unwrap();
+}
+
 /// Restores a backup into memory, verifies the database and returns its contents.
 async fn restored(repository: &BackupRepository, id: u64) -> Contents {
     let vfs = MemVfs::new();

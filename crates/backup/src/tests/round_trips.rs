@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
 use futures_util::TryStreamExt;
+use lsmx::internals::vfs::{MemOperation, MemOperationKind};
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Options};
 use object_store::local::LocalFileSystem;
@@ -11,8 +12,9 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use super::point_in_time::{ArchivedDb, writer_a};
 use super::*;
-use crate::{Error, Progress, VerifyDepth};
+use crate::{Error, Progress, RestorePoint, VerifyDepth};
 
 #[test]
 fn each_backup_restores_its_state_and_uploads_only_new_files() {
@@ -206,12 +208,14 @@ fn restore_continues_after_power_loss_at_each_operation() {
         db.write(0);
         db.write(1);
         let repository = repository(InMemory::new());
+        // A part of this number is another number.
+        set_last_id(&repository, 11).await;
         repository.create(&db.db, &db.backup_options()).await.unwrap();
         let vfs = MemVfs::new();
         let crashes = Arc::new(Mutex::new(Vec::new()));
         let observer = {
             let crashes = Arc::clone(&crashes);
-            move |vfs: &MemVfs, operation: lsmx::internals::vfs::MemOperation<'_>| {
+            move |vfs: &MemVfs, operation: MemOperation<'_>| {
                 for image in CrashImage::ALL {
                     let text = format!("{image:?} before {operation:?}");
                     crashes.lock().unwrap().push((text, vfs.crash(image, operation.index)));
@@ -244,6 +248,54 @@ fn restore_continues_after_power_loss_at_each_operation() {
                 db.contents(),
                 "{text}"
             );
+        }
+    });
+}
+
+/// After a power loss, "1" remained of the marker of the backup 12. The next restore of the backup 12 was refused.
+#[test]
+fn restore_continues_after_power_loss_with_a_torn_marker() {
+    run(async {
+        let repository = repository(InMemory::new());
+        set_last_id(&repository, 11).await;
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        let commit = db.put("key", "value");
+        db.archive(&repository).await;
+        for point in [RestorePoint::Backup, RestorePoint::Commit(commit), RestorePoint::Newest] {
+            let restore = |vfs: &MemVfs| {
+                let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone())).to(point);
+                restore.transfer(one_at_a_time())
+            };
+            let vfs = MemVfs::new();
+            let crashes = Arc::new(Mutex::new(Vec::new()));
+            let observer = {
+                let crashes = Arc::clone(&crashes);
+                move |vfs: &MemVfs, operation: MemOperation<'_>| {
+                    if operation.path.ends_with("RESTORE") {
+                        match operation.kind {
+                            // A file system may make a name durable before the contents.
+                            MemOperationKind::Append => vfs.sync_dir("copy".as_ref()).unwrap(),
+                            MemOperationKind::Sync => {
+                                let crash = |seed| vfs.crash(CrashImage::Torn, seed);
+                                crashes.lock().unwrap().extend((0..64).map(crash));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            };
+            vfs.set_observer(Some(Arc::new(observer)));
+            repository.restore(writer_a(), "copy", &restore(&vfs)).await.unwrap();
+            vfs.set_observer(None);
+            let crashes = std::mem::take(&mut *crashes.lock().unwrap());
+            let mut sizes = std::collections::BTreeSet::new();
+            for vfs in crashes {
+                sizes.insert(vfs.open("copy/RESTORE".as_ref()).unwrap().len().unwrap());
+                repository.restore(writer_a(), "copy", &restore(&vfs)).await.unwrap();
+                lsmx::verify("copy", &options(&vfs)).unwrap();
+            }
+            assert!(sizes.len() > 5, "{sizes:?}");
         }
     });
 }
