@@ -6,36 +6,25 @@
 //! 4. Write the manifest.
 //! 5. Replace the run in the catalog by the backup. From here on the backup exists.
 
-use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
-use lsmx::inspect::{DatabaseFile, list_files};
-use lsmx::vfs::{File, OsVfs, Vfs};
+use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::{Db, LogExtender, Options};
 use lsmx_base::file_name::CURRENT;
 use lsmx_base::sync::Arc;
-use object_store::buffered::BufWriter;
-use object_store::path::Path as ObjectPath;
 use rand::TryRng;
 use rand::rngs::SysRng;
-use tokio::io::AsyncWriteExt;
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::blocking::run_blocking;
 use crate::catalog::{BackupInfo, CatalogStore, Run};
 use crate::error::Error;
-use crate::manifest::{BackupFile, BackupManifest, run_prefix};
+use crate::manifest::BackupManifest;
+use crate::source_file::{PART_BYTES, read_current, source_files};
 use crate::staging::Staging;
-use crate::transfer::{TransferMeter, TransferOptions};
-
-/// Size in bytes of the reads of a file, and of the parts of an upload.
-const PART_BYTES: usize = 8 << 20;
-/// Maximum number of parts of one file that are uploaded at the same time.
-const PARTS_IN_FLIGHT: usize = 2;
+use crate::transfer::TransferOptions;
+use crate::upload::RunUpload;
 
 /// Options of [`BackupRepository::create`](crate::BackupRepository::create).
 #[derive(Clone, Debug)]
@@ -46,6 +35,8 @@ pub struct BackupOptions {
     vfs: Arc<dyn Vfs>,
     transfer: TransferOptions,
     clock: WallClock,
+    /// Size in bytes of the parts of an upload. Only tests change it.
+    part_bytes: usize,
 }
 
 /// Clock that dates backups and chunks of the log.
@@ -81,6 +72,7 @@ impl BackupOptions {
             vfs: Arc::new(OsVfs),
             transfer: TransferOptions::default(),
             clock: WallClock::default(),
+            part_bytes: PART_BYTES,
         }
     }
 
@@ -93,6 +85,12 @@ impl BackupOptions {
     #[cfg(test)]
     pub(crate) fn with_staging(mut self, staging: &str) -> Self {
         self.staging = staging.into();
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_part_bytes(mut self, bytes: usize) -> Self {
+        self.part_bytes = bytes;
         self
     }
 
@@ -124,17 +122,6 @@ impl BackupOptions {
         self.transfer = transfer;
         self
     }
-}
-
-/// A file of the checkpoint, with an identifier of its contents.
-struct SourceFile {
-    name: String,
-    bytes: u64,
-    /// XXH3-64 of the whole file.
-    checksum: u64,
-    /// Identifier of the contents, and file name of the object that stores them. Files with equal identifiers have equal
-    /// contents.
-    content: String,
 }
 
 /// Creates a backup.
@@ -172,7 +159,8 @@ async fn create_from(
         Ok((source_files(&vfs, &checkpoint)?, CheckpointContents { last_seq, checkpoint_ms }))
     })
     .await?;
-    let upload = RunUpload { catalog, options, run: &run, checkpoint: staged };
+    let BackupOptions { vfs, transfer, part_bytes, .. } = options;
+    let upload = RunUpload::new(catalog, &run, Arc::clone(vfs), staged, transfer, *part_bytes);
     let (files, uploaded_bytes) = upload.upload_missing(files).await?;
     let manifest = BackupManifest { id: run.id, files };
     manifest.write(&*catalog.store).await?;
@@ -190,13 +178,6 @@ fn last_commit(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<u64, Error> {
     let current = read_current(&**vfs, &dir.join(CURRENT))?;
     let options = Options::default().vfs(Arc::clone(vfs));
     Ok(LogExtender::new(dir, &options, &current)?.last_seq().0)
-}
-
-/// Reads the file that names a manifest.
-pub(crate) fn read_current(vfs: &dyn Vfs, path: &Path) -> Result<Vec<u8>, Error> {
-    let file = vfs.open(path).map_err(Error::io("open", path))?;
-    let bytes = file.len().map_err(Error::io("read the size of", path))?;
-    read_part(&*file, path, 0, bytes)
 }
 
 /// Adds a run to the catalog.
@@ -261,171 +242,6 @@ async fn commit_run(
     });
     commit.await?;
     Ok(info)
-}
-
-/// Returns the files of a checkpoint. Reads the contents of the files that have no identity.
-fn source_files(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Vec<SourceFile>, Error> {
-    let files = list_files(dir, &Options::default().vfs(Arc::clone(vfs)))?;
-    let with_content = |file: DatabaseFile| {
-        let DatabaseFile { name, bytes, identity, .. } = file;
-        let (content, checksum) = match identity {
-            Some(id) => (format!("f{:016x}{:016x}", id.uid, id.checksum), id.checksum),
-            None => {
-                let path = dir.join(&name);
-                let open = vfs.open(&path).map_err(Error::io("open", &path))?;
-                let mut hash = Xxh3::new();
-                let mut offset = 0;
-                while offset < bytes {
-                    let part = read_part(&*open, &path, offset, bytes)?;
-                    hash.update(&part);
-                    offset += part.len() as u64;
-                }
-                (format!("c{:032x}", hash.digest128()), hash.digest())
-            }
-        };
-        Ok(SourceFile { name, bytes, checksum, content })
-    };
-    files.into_iter().map(with_content).collect()
-}
-
-/// Reads the part of a file at `offset`, which ends at `end` at the latest.
-fn read_part(file: &dyn File, path: &Path, offset: u64, end: u64) -> Result<Vec<u8>, Error> {
-    let bytes = usize::try_from(end - offset).unwrap_or(PART_BYTES).min(PART_BYTES);
-    let mut part = vec![0; bytes];
-    let read = file.read_at(&mut part, offset).map_err(Error::io("read", path))?;
-    if read < bytes {
-        let reason = format!("it ends at byte {} of {end}", offset + read as u64);
-        return Err(Error::DamagedFile { path: path.to_owned(), reason });
-    }
-    Ok(part)
-}
-
-/// The uploads of one run.
-struct RunUpload<'a> {
-    catalog: &'a CatalogStore,
-    options: &'a BackupOptions,
-    run: &'a Run,
-    checkpoint: PathBuf,
-}
-
-impl RunUpload<'_> {
-    /// Uploads the files whose contents the run does not find in the repository. Returns all files with their objects, and
-    /// the number of uploaded bytes.
-    async fn upload_missing(
-        &self,
-        files: Vec<SourceFile>,
-    ) -> Result<(Vec<BackupFile>, u64), Error> {
-        let existing = self.existing_objects().await?;
-        let find = |file: &SourceFile| existing.get(&(file.content.clone(), file.bytes));
-        let missing: Vec<_> = files.iter().filter(|file| find(file).is_none()).collect();
-        let bytes = missing.iter().map(|file| file.bytes).sum();
-        let concurrency = self.options.transfer.files_at_once();
-        let meter = TransferMeter::new(&self.options.transfer, missing.len() as u64, bytes);
-        // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
-        let uploads: Vec<_> = missing.iter().map(|file| self.upload(file, &meter)).collect();
-        stream::iter(uploads).buffer_unordered(concurrency).try_collect::<Vec<()>>().await?;
-        let with_object = |file: &SourceFile| BackupFile {
-            name: file.name.clone(),
-            bytes: file.bytes,
-            checksum: format!("{:016x}", file.checksum),
-            object: find(file).cloned().unwrap_or_else(|| self.object_path(file).to_string()),
-        };
-        Ok((files.iter().map(with_object).collect(), bytes))
-    }
-
-    /// Returns the objects of the base backup and of interrupted runs, by content and size.
-    async fn existing_objects(&self) -> Result<HashMap<(String, u64), String>, Error> {
-        let store = &self.catalog.store;
-        let mut existing = HashMap::new();
-        let mut add = |object: &ObjectPath, bytes| {
-            let content = object.filename().unwrap_or_default().to_owned();
-            existing.insert((content, bytes), object.to_string());
-        };
-        if let Some(base) = self.run.base {
-            match BackupManifest::read(&**store, base).await {
-                Ok(base) => base.files.iter().for_each(|it| add(&it.object_path(), it.bytes)),
-                // A damaged backup must not prevent later ones. They upload all files again.
-                Err(Error::Damaged { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        for &run in &self.run.resumed {
-            let prefix = run_prefix(run);
-            let listed: Vec<_> = store
-                .list(Some(&prefix))
-                .try_collect()
-                .await
-                .map_err(Error::store("list", prefix))?;
-            listed.iter().for_each(|meta| add(&meta.location, meta.size));
-        }
-        Ok(existing)
-    }
-
-    fn object_path(&self, file: &SourceFile) -> ObjectPath {
-        run_prefix(self.run.id).join(file.content.as_str())
-    }
-
-    /// Uploads a file and compares its checksum. The object exists only if both succeed.
-    async fn upload(&self, file: &SourceFile, meter: &TransferMeter) -> Result<(), Error> {
-        let object = self.object_path(file);
-        let store = Arc::clone(&self.catalog.store);
-        let mut writer = BufWriter::with_capacity(store, object.clone(), PART_BYTES)
-            .with_max_concurrency(PARTS_IN_FLIGHT);
-        let copied = self.copy_parts(file, &object, &mut writer, meter).await;
-        match copied {
-            Ok(()) => {
-                let finished = writer.shutdown().await;
-                finished.map_err(|error| Error::store("write", &object)(from_io(error)))?;
-                meter.add_file();
-                Ok(())
-            }
-            Err(error) => {
-                // The upload has already failed. Stores remove unfinished uploads by their own rules.
-                let _ = writer.abort().await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn copy_parts(
-        &self,
-        file: &SourceFile,
-        object: &ObjectPath,
-        writer: &mut BufWriter,
-        meter: &TransferMeter,
-    ) -> Result<(), Error> {
-        let (path, end) = (self.checkpoint.join(&file.name), file.bytes);
-        let vfs = Arc::clone(&self.options.vfs);
-        let source = {
-            let path = path.clone();
-            run_blocking(move || vfs.open(&path).map_err(Error::io("open", &path))).await?
-        };
-        let mut hash = Xxh3::new();
-        let mut offset = 0;
-        while offset < end {
-            let (source, path) = (Arc::clone(&source), path.clone());
-            let part = run_blocking(move || read_part(&*source, &path, offset, end)).await?;
-            hash.update(&part);
-            offset += part.len() as u64;
-            let bytes = part.len() as u64;
-            writer.put(Bytes::from(part)).await.map_err(Error::store("write", object))?;
-            meter.add_bytes(bytes).await;
-        }
-        if hash.digest() != file.checksum {
-            let reason = "its contents do not match its checksum".to_owned();
-            return Err(Error::DamagedFile { path, reason });
-        }
-        Ok(())
-    }
-}
-
-/// Returns the error of a store that a writer has converted to an I/O error.
-fn from_io(error: std::io::Error) -> object_store::Error {
-    let source = error.into_inner().unwrap_or_else(|| "the write failed".into());
-    match source.downcast::<object_store::Error>() {
-        Ok(error) => *error,
-        Err(source) => object_store::Error::Generic { store: "backup", source },
-    }
 }
 
 /// Returns the time of this host in milliseconds since 1970-01-01 UTC.

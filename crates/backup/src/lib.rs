@@ -50,10 +50,12 @@ mod repository;
 mod restore;
 mod restore_marker;
 mod restore_point;
+mod source_file;
 mod staging;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod upload;
 
 pub use archiver::{ArchiveOptions, ArchiveSummary, Archiver, BackupReason};
 pub use catalog::{ArchivedLog, BackupInfo};

@@ -22,12 +22,12 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::blocking::run_blocking;
 use crate::catalog::{ArchivedLog, BackupInfo};
-use crate::create::read_current;
 use crate::error::Error;
 use crate::log_chunk::{ChunkHeader, check_follows, chunk_path, read_chunk};
 use crate::manifest::{BackupFile, BackupManifest};
 use crate::restore_marker::RestoreMarker;
 use crate::restore_point::{RestorePlan, RestorePoint};
+use crate::source_file::read_current;
 use crate::transfer::{TransferMeter, TransferOptions};
 
 /// Name of the file that marks an incomplete restore. It contains a [`RestoreMarker`].

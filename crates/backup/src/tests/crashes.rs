@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::fault_store::{Crash, FaultStore};
 use super::point_in_time::{ArchivedDb, restored_to, writer_a};
@@ -10,7 +12,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::log_chunk::{archived_log, chunk_path};
 use crate::manifest::BackupManifest;
-use crate::{RestorePoint, VerifyDepth};
+use crate::{Error, RestorePoint, VerifyDepth};
 
 async fn catalog(inner: &Arc<InMemory>) -> Catalog {
     repository(FaultStore::new(inner)).catalog.load().await.unwrap()
@@ -22,7 +24,7 @@ async fn history(
     store: FaultStore,
     db: &TestDb,
     expected: &mut BTreeMap<u64, Contents>,
-) -> Result<(), crate::Error> {
+) -> Result<(), Error> {
     let repository = repository(store);
     for round in 0..3 {
         db.write(round);
@@ -53,6 +55,26 @@ async fn check_no_unused_objects(inner: &Arc<InMemory>, text: &str) {
     assert_eq!(objects, used, "{text}");
 }
 
+/// Checks that the contents of each file of a database are those that the path of its object names.
+async fn check_contents(inner: &Arc<InMemory>, text: &str) {
+    for path in FaultStore::new(inner).paths().await {
+        let Some(name) = path.strip_prefix("data/").and_then(|path| path.split_once('/')) else {
+            continue;
+        };
+        let found = inner.get(&path.as_str().into()).await.unwrap().bytes().await.unwrap();
+        let expected = match name.1.split_at(1) {
+            ("f", identity) => identity.ends_with(&format!("{:016x}", xxh3_64(&found))),
+            (_, checksum) => checksum == format!("{:032x}", xxh3_128(&found)),
+        };
+        assert!(expected, "{text}: {path}");
+    }
+}
+
+/// Returns crashes at the call, with and without its effect.
+fn crashes_at(call: u64) -> [Crash; 2] {
+    [true, false].map(|has_effect| Crash { call, has_effect })
+}
+
 #[test]
 fn backups_survive_the_death_of_the_process_at_every_call() {
     run(async {
@@ -61,14 +83,14 @@ fn backups_survive_the_death_of_the_process_at_every_call() {
         history(&inner, store.clone(), &TestDb::new("a"), &mut BTreeMap::new()).await.unwrap();
         let calls = store.calls();
         assert!(calls > 30, "{calls}");
-        for crash in
-            (0..calls).flat_map(|call| [true, false].map(|has_effect| Crash { call, has_effect }))
-        {
+        assert!(store.uploads() > 3, "{}", store.uploads());
+        for crash in (0..calls).flat_map(crashes_at) {
             let text = format!("{crash:?}");
             let (inner, db) = (Arc::new(InMemory::new()), TestDb::new("a"));
             let mut expected = BTreeMap::new();
             let store = FaultStore::new(&inner).with_crash(crash);
             history(&inner, store, &db, &mut expected).await.unwrap_err();
+            check_contents(&inner, &text).await;
             let repository = repository(FaultStore::new(&inner));
             for backup in repository.backups().await.unwrap() {
                 assert_eq!(restored(&repository, backup.id).await, expected[&backup.id], "{text}");
@@ -78,6 +100,61 @@ fn backups_survive_the_death_of_the_process_at_every_call() {
             repository.prune(keep_last(1)).await.unwrap();
             assert_eq!(restored(&repository, info.id).await, db.contents(), "{text}");
             check_no_unused_objects(&inner, &text).await;
+        }
+    });
+}
+
+/// If one of several uploads failed, the others were dropped, and their parts remained in the store.
+#[test]
+fn backup_with_a_failed_call_leaves_no_open_upload_and_is_repeated() {
+    for concurrency in [1, 4] {
+        run(async {
+            let transfer = TransferOptions { concurrency, ..TransferOptions::default() };
+            for crash in (0..).flat_map(crashes_at) {
+                let text = format!("{crash:?}, {concurrency} files at once");
+                let (inner, db) = (Arc::new(InMemory::new()), TestDb::new("a"));
+                for round in 0..4 {
+                    db.write(round);
+                }
+                let store = FaultStore::new(&inner).with_failed_call(crash);
+                let repository = repository(store.clone());
+                let options = db.backup_options().transfer(transfer.clone());
+                let _ = repository.create(&db.db, &options).await;
+                assert_eq!(store.open_uploads(), 0, "{text}");
+                check_contents(&inner, &text).await;
+                if store.calls() <= crash.call {
+                    assert!(store.uploads() > 1, "{text}");
+                    break;
+                }
+                let info = repository.create(&db.db, &options).await.unwrap();
+                assert_eq!(restored(&repository, info.id).await, db.contents(), "{text}");
+                repository.prune(keep_last(1)).await.unwrap();
+                check_no_unused_objects(&inner, &text).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn upload_of_a_damaged_table_is_aborted_and_creates_no_object_at_every_call() {
+    run(async {
+        for crash in (0..).flat_map(crashes_at) {
+            let text = format!("{crash:?}");
+            let (inner, db) = (Arc::new(InMemory::new()), TestDb::new("a"));
+            let table =
+                db.vfs.paths().into_iter().find(|path| path.extension() == Some("sst".as_ref()));
+            db.vfs.flip_bits(&table.unwrap(), 100, 1).unwrap();
+            let store = FaultStore::new(&inner).with_crash(crash);
+            let failed = repository(store.clone()).create(&db.db, &db.backup_options()).await;
+            check_contents(&inner, &text).await;
+            if store.calls() <= crash.call {
+                assert!(matches!(failed, Err(Error::DamagedFile { .. })), "{failed:?}");
+                assert_eq!((store.uploads(), store.open_uploads()), (1, 0));
+                break;
+            }
+            assert!(failed.is_err(), "{text}");
+            let backups = repository(FaultStore::new(&inner)).backups().await.unwrap();
+            assert_eq!(backups, [], "{text}");
         }
     });
 }
@@ -136,7 +213,7 @@ async fn archived_history(
     store: FaultStore,
     db: &mut ArchivedDb,
     archived: &mut u64,
-) -> Result<(), crate::Error> {
+) -> Result<(), Error> {
     let repository = repository(store);
     for round in 0..5_u64 {
         db.put("key", &round.to_string());
@@ -164,9 +241,7 @@ fn archive_survives_the_death_of_the_process_and_failed_calls_at_every_call() {
         archived_history(store.clone(), &mut ArchivedDb::new(), &mut 0).await.unwrap();
         let calls = store.calls();
         assert!(calls > 60, "{calls}");
-        for crash in
-            (0..calls).flat_map(|call| [true, false].map(|has_effect| Crash { call, has_effect }))
-        {
+        for crash in (0..calls).flat_map(crashes_at) {
             let text = format!("{crash:?}");
             let (inner, mut db) = (Arc::new(InMemory::new()), ArchivedDb::new());
             let (mut archived, store) = (0, FaultStore::new(&inner).with_crash(crash));

@@ -1,16 +1,17 @@
 //! An object store in memory that fails, delays, and lists stale results.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use lsmx_testkit::TestRng;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
 /// The call that fails. All later calls fail without effect, as after the death of the process.
@@ -26,6 +27,14 @@ pub(super) struct Crash {
 struct State {
     calls: u64,
     crash: Option<Crash>,
+    /// Whether the calls after the failed one have their effect.
+    is_transient: bool,
+    /// Number of bytes in the responses to reads.
+    read_bytes: u64,
+    /// Number of multipart uploads.
+    uploads: u64,
+    /// Multipart uploads that are neither complete nor aborted.
+    open_uploads: BTreeSet<u64>,
     /// Listings before each change, oldest first.
     history: Vec<Vec<ObjectMeta>>,
     /// Draws delays and the ages of listings. `None`: no delays and current listings.
@@ -59,6 +68,10 @@ impl FaultStore {
         let state = State {
             calls: 0,
             crash: None,
+            is_transient: false,
+            read_bytes: 0,
+            uploads: 0,
+            open_uploads: BTreeSet::new(),
             history: Vec::new(),
             rng: None,
             refused: None,
@@ -70,6 +83,12 @@ impl FaultStore {
     pub(super) fn with_crash(self, crash: Crash) -> FaultStore {
         self.state.lock().unwrap().crash = Some(crash);
         self
+    }
+
+    /// Lets one call fail. Later calls have their effect, as after a short fault of the network.
+    pub(super) fn with_failed_call(self, call: Crash) -> FaultStore {
+        self.state.lock().unwrap().is_transient = true;
+        self.with_crash(call)
     }
 
     /// Delays calls and returns old listings at random.
@@ -95,6 +114,21 @@ impl FaultStore {
         self.state.lock().unwrap().calls
     }
 
+    /// Returns the number of bytes in the responses to reads.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.state.lock().unwrap().read_bytes
+    }
+
+    /// Returns the number of multipart uploads.
+    pub(super) fn uploads(&self) -> u64 {
+        self.state.lock().unwrap().uploads
+    }
+
+    /// Returns the number of multipart uploads that are neither complete nor aborted.
+    pub(super) fn open_uploads(&self) -> usize {
+        self.state.lock().unwrap().open_uploads.len()
+    }
+
     /// Returns the paths of all objects.
     pub(super) async fn paths(&self) -> Vec<String> {
         let list = self.inner.list(None).map_ok(|meta| meta.location.to_string());
@@ -116,7 +150,8 @@ impl FaultStore {
         state.calls += 1;
         match state.crash {
             Some(crash) if crash.call == call && crash.has_effect => Outcome::FailWithEffect,
-            Some(crash) if crash.call <= call => Outcome::FailWithoutEffect,
+            Some(crash) if crash.call == call => Outcome::FailWithoutEffect,
+            Some(crash) if crash.call < call && !state.is_transient => Outcome::FailWithoutEffect,
             _ => Outcome::Work,
         }
     }
@@ -188,7 +223,14 @@ impl ObjectStore for FaultStore {
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         match self.begin().await {
-            Outcome::Work => self.inner.put_multipart_opts(location, options).await,
+            Outcome::Work => {
+                let inner = self.inner.put_multipart_opts(location, options).await?;
+                let mut state = self.state.lock().unwrap();
+                let id = state.uploads;
+                state.uploads += 1;
+                state.open_uploads.insert(id);
+                Ok(Box::new(FaultUpload { store: self.clone(), inner, id }))
+            }
             // An upload has no effect before its completion.
             Outcome::FailWithEffect | Outcome::FailWithoutEffect => Err(failure()),
         }
@@ -196,7 +238,11 @@ impl ObjectStore for FaultStore {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         match self.begin().await {
-            Outcome::Work => self.inner.get_opts(location, options).await,
+            Outcome::Work => {
+                let found = self.inner.get_opts(location, options).await?;
+                self.state.lock().unwrap().read_bytes += found.range.end - found.range.start;
+                Ok(found)
+            }
             Outcome::FailWithEffect | Outcome::FailWithoutEffect => Err(failure()),
         }
     }
@@ -241,5 +287,63 @@ impl ObjectStore for FaultStore {
 
     async fn copy_opts(&self, _from: &Path, _to: &Path, _options: CopyOptions) -> Result<()> {
         unreachable!("no code copies objects")
+    }
+}
+
+/// A multipart upload. Each part, the completion and the abort are calls of the store.
+#[derive(Debug)]
+struct FaultUpload {
+    store: FaultStore,
+    inner: Box<dyn MultipartUpload>,
+    id: u64,
+}
+
+impl FaultUpload {
+    fn close(&self) {
+        self.store.state.lock().unwrap().open_uploads.remove(&self.id);
+    }
+}
+
+#[async_trait::async_trait]
+impl MultipartUpload for FaultUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        // The order of the parts is that of these calls.
+        let (store, part) = (self.store.clone(), self.inner.put_part(data));
+        let put = async move {
+            let outcome = store.begin().await;
+            if !matches!(outcome, Outcome::FailWithoutEffect) {
+                part.await?;
+                if matches!(outcome, Outcome::Work) {
+                    return Ok(());
+                }
+            }
+            Err(failure())
+        };
+        put.boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let outcome = self.store.begin().await;
+        if !matches!(outcome, Outcome::FailWithoutEffect) {
+            self.store.record_listing().await;
+            let put = self.inner.complete().await?;
+            self.close();
+            if matches!(outcome, Outcome::Work) {
+                return Ok(put);
+            }
+        }
+        Err(failure())
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        let outcome = self.store.begin().await;
+        if !matches!(outcome, Outcome::FailWithoutEffect) {
+            self.inner.abort().await?;
+            self.close();
+            if matches!(outcome, Outcome::Work) {
+                return Ok(());
+            }
+        }
+        Err(failure())
     }
 }

@@ -23,6 +23,9 @@ use crate::{
     BackupOptions, BackupRepository, RestoreOptions, Retention, Selection, TransferOptions,
 };
 
+/// Size of the parts of uploads. A table needs several parts.
+const PART_BYTES: usize = 500;
+
 /// Contents of the default keyspace.
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -83,6 +86,7 @@ impl TestDb {
             .vfs(Arc::new(self.vfs.clone()))
             .writer(self.writer)
             .transfer(one_at_a_time())
+            .with_part_bytes(PART_BYTES)
     }
 }
 
@@ -105,10 +109,6 @@ fn repository(store: impl ObjectStore) -> BackupRepository {
     BackupRepository::new(Arc::new(store))
 }
 
-fn keep_last(count: usize) -> Retention {
-    Retention { keep_last: NonZeroUsize::new(count).unwrap(), keep_since_ms: None, writer: None }
-}
-
 /// Sets the number of the last backup.
 async fn set_last_id(repository: &BackupRepository, id: u64) {
     let set = |catalog: &mut crate::catalog::Catalog| {
@@ -116,6 +116,10 @@ async fn set_last_id(repository: &BackupRepository, id: u64) {
         Ok(())
     };
     repository.catalog.update(set).await.unwrap();
+}
+
+fn keep_last(count: usize) -> Retention {
+    Retention { keep_last: NonZeroUsize::new(count).unwrap(), keep_since_ms: None, writer: None }
 }
 
 /// Restores a backup into memory, verifies the database and returns its contents.

@@ -87,6 +87,7 @@ impl ArchivedDb {
             .vfs(Arc::new(vfs.clone()))
             .writer("a")
             .transfer(one_at_a_time())
+            .with_part_bytes(PART_BYTES)
             .manual_clock(&clock_ms);
         let mut archive = ArchiveOptions { chunk_bytes: 200, ..ArchiveOptions::new(backup) };
         limit(&mut archive);

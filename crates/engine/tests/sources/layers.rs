@@ -105,10 +105,10 @@ const RAFT: &[&[&str]] = &[
 
 const BACKUP: &[&[&str]] = &[
     &["error"],
-    &["blocking", "record", "transfer", "staging"],
+    &["blocking", "record", "source_file", "transfer", "staging"],
     &["catalog"],
     &["manifest", "log_chunk"],
-    &["read_only", "restore_point"],
+    &["read_only", "restore_point", "upload"],
     &["create", "prune", "restore_marker"],
     &["restore"],
     &["repository"],
