@@ -69,8 +69,13 @@ impl PartCache {
     /// Returns the part of an object that starts at `range.start`. Concurrent calls for one part make one request.
     fn part(&self, object: &ObjectPath, range: Range<u64>) -> io::Result<Bytes> {
         let key = (object.clone(), range.start);
-        let read = self.parts.try_get_with(key, || self.read(object, range));
-        read.map_err(|error| io::Error::new(error.kind(), error))
+        let entry = self.parts.entry(key).or_try_insert_with(|| self.read(object, range));
+        let entry = entry.map_err(|error| io::Error::new(error.kind(), error))?;
+        if entry.is_fresh() {
+            // The cache would evict only after 64 insertions, and exceed its size until then.
+            self.parts.run_pending_tasks();
+        }
+        Ok(entry.into_value())
     }
 
     fn read(&self, object: &ObjectPath, range: Range<u64>) -> io::Result<Bytes> {
@@ -226,5 +231,35 @@ impl File for ObjectFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    /// The cache of 1 MiB contained up to 64 parts.
+    #[test]
+    fn cache_never_exceeds_its_size() {
+        const PARTS: u64 = 100;
+        let store = Arc::new(InMemory::new());
+        let object = ObjectPath::from("object");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let bytes = Bytes::from(vec![1; usize::try_from(PARTS * RANDOM_PART_BYTES).unwrap()]);
+        runtime.block_on(store.put(&object, bytes.into())).unwrap();
+        for cache_bytes in [1, RANDOM_PART_BYTES, 1 << 20] {
+            let cache = PartCache::new(store.clone(), cache_bytes).unwrap();
+            let mut largest = 0;
+            for start in (0..PARTS).chain(0..PARTS).map(|number| number * RANDOM_PART_BYTES) {
+                let part = cache.part(&object, start..start + RANDOM_PART_BYTES).unwrap();
+                assert_eq!(part.len() as u64, RANDOM_PART_BYTES);
+                let cached: u64 = cache.parts.iter().map(|(_, part)| part.len() as u64).sum();
+                assert!(cached <= cache_bytes, "{cached} of {cache_bytes} bytes");
+                largest = largest.max(cached);
+            }
+            assert_eq!(largest, cache_bytes / RANDOM_PART_BYTES * RANDOM_PART_BYTES);
+        }
     }
 }

@@ -212,8 +212,8 @@ impl BackupRepository {
     /// Opens a backup read-only, without a restore.
     ///
     /// Reads request parts of objects: 64 KiB of tables and blob files, 1 MiB of other files. The parts are kept in memory up to
-    /// `cache_bytes`, in addition to the block cache of the database. The log is replayed into memory. Reads fail if the backup is
-    /// removed meanwhile. `options` must not contain a file system; the backup is opened with [`Options::read_only`].
+    /// `cache_bytes`, in addition to the block cache of the database. A read also holds the part that it uses. The log is replayed
+    /// into memory. The handle does not show newer backups. Reads fail if the backup is removed meanwhile. `options` must not contain a file system; the backup is opened with [`Options::read_only`].
     ///
     /// # Errors
     /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::Store`], [`Error::Damaged`]; [`Error::Engine`] for the errors of
