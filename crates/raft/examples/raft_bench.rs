@@ -139,14 +139,13 @@ async fn start_node(dir: &Path) -> Outcome<Raft<Types>> {
 
 /// Prints the duration of the steps of a snapshot, and the memory while it is streamed.
 async fn measure_snapshot(dir: &Path, state_mib: u64) -> Outcome {
-    let ((log, mut leader), (_, mut follower)) =
+    let ((_, mut leader), (_, mut follower)) =
         (open(&dir.join("leader")).await?, open(&dir.join("follower")).await?);
     let entries = state_mib * (1 << 20) / STATE_VALUE_BYTES as u64;
     for first in (0..entries).step_by(1000) {
         let end = entries.min(first + 1000);
         leader.apply((first..end).map(|index| entry(index, STATE_VALUE_BYTES))).await?;
     }
-    log.db().run_blocking(|db| db.flush()).await?;
     println!("state: {entries} values of {STATE_VALUE_BYTES} bytes");
     let begun = Instant::now();
     let mut snapshot = leader.get_snapshot_builder().await.build_snapshot().await?;
