@@ -118,6 +118,16 @@ impl Nemesis {
         if self.rng.is_one_in(2) { Cut::Close } else { Cut::Stall }
     }
 
+    /// Draws a direction of a link, and further ones with a probability of a third each.
+    fn draw_one_way_cuts(&mut self, ids: &[u64]) -> CutLinks {
+        let cut = self.draw_cut();
+        let pairs = ids.iter().flat_map(|from| ids.iter().map(move |to| (*from, *to)));
+        let links: Vec<_> = pairs.filter(|(from, to)| from != to).collect();
+        let first = *self.rng.choose(&links);
+        let drawn = links.into_iter().filter(|link| *link == first || self.rng.is_one_in(3));
+        drawn.map(|link| (link, cut)).collect()
+    }
+
     /// Creates a fault and ends it.
     async fn inject(&mut self, fault: Fault, cluster: &mut Cluster, report: &mut Report) {
         let node = self.choose_node(cluster).await;
@@ -148,10 +158,7 @@ impl Nemesis {
                 cluster.cut(CutLinks::new());
             }
             Fault::OneWayCuts => {
-                let (ids, cut) = (cluster.ids(), self.draw_cut());
-                let pairs = ids.iter().flat_map(|from| ids.iter().map(move |to| (*from, *to)));
-                let links = pairs.filter(|_| self.rng.is_one_in(3)).map(|link| (link, cut));
-                cluster.cut(links.collect());
+                cluster.cut(self.draw_one_way_cuts(&cluster.ids()));
                 self.wait().await;
                 cluster.cut(CutLinks::new());
             }
@@ -237,6 +244,15 @@ impl fmt::Display for Report {
         let rate = writes / self.duration_without_faults.as_secs_f64();
         row("writes per second before the faults", format!("{rate:.0}"))?;
         row("duration", format!("{:.0?}", self.duration))
+    }
+}
+
+#[test]
+fn one_way_cuts_have_a_link_between_two_nodes() {
+    let mut nemesis = Nemesis { rng: TestRng::new(seed()), deck: Vec::new() };
+    for _ in 0..1000 {
+        let cuts = nemesis.draw_one_way_cuts(&[1, 2, 3]);
+        assert!(cuts.keys().any(|(from, to)| from != to), "{cuts:?}");
     }
 }
 
