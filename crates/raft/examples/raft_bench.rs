@@ -1,6 +1,7 @@
 //! Measures the Raft storage: synced appends, commands of a cluster of one node, and snapshots.
 //!
-//! `cargo run --release -p lsmx-raft --example raft_bench [-- SECONDS [STATE_MIB [DIR]]]`
+//! `cargo run --release -p lsmx-raft --example raft_bench [-- SECONDS [STATE_MIB [DIR]]]`. With 0 seconds, the program measures
+//! only snapshots.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement")]
 
@@ -51,8 +52,9 @@ fn main() -> Outcome {
     let state_mib: u64 = arguments.next().map_or(Ok(256), |text| text.parse())?;
     let dir = arguments.next().map_or_else(std::env::temp_dir, Into::into);
     let dir = tempfile::tempdir_in(dir)?;
+    let client_counts: &[u64] = if seconds == 0 { &[] } else { &[1, 8, 64] };
     tokio::runtime::Builder::new_multi_thread().enable_time().build()?.block_on(async {
-        for clients in [1, 8, 64] {
+        for &clients in client_counts {
             let (log, _) = open(&dir.path().join(format!("log-{clients}"))).await?;
             let append = move |index| {
                 let mut log = log.clone();
@@ -60,7 +62,7 @@ fn main() -> Outcome {
             };
             measure("append", clients, Duration::from_secs(seconds), append).await?;
         }
-        for clients in [1, 8, 64] {
+        for &clients in client_counts {
             let raft = start_node(&dir.path().join(format!("node-{clients}"))).await?;
             let writer = raft.clone();
             let write = move |index| {
@@ -137,7 +139,7 @@ async fn start_node(dir: &Path) -> Outcome<Raft<Types>> {
     Ok(raft)
 }
 
-/// Prints the duration of the steps of a snapshot, and the memory while it is streamed.
+/// Prints the duration and the memory of the steps of a snapshot.
 async fn measure_snapshot(dir: &Path, state_mib: u64) -> Outcome {
     let ((_, mut leader), (_, mut follower)) =
         (open(&dir.join("leader")).await?, open(&dir.join("follower")).await?);
@@ -147,30 +149,40 @@ async fn measure_snapshot(dir: &Path, state_mib: u64) -> Outcome {
         leader.apply((first..end).map(|index| entry(index, STATE_VALUE_BYTES))).await?;
     }
     println!("state: {entries} values of {STATE_VALUE_BYTES} bytes");
-    let begun = Instant::now();
+    let step = Step::begin();
     let mut snapshot = leader.get_snapshot_builder().await.build_snapshot().await?;
-    println!("create   {:7.1} ms", begun.elapsed().as_secs_f64() * 1e3);
+    step.print("create");
     let mut received = follower.begin_receiving_snapshot().await?;
-    // Resets the maximum of the resident memory.
-    let has_peak = std::fs::write("/proc/self/clear_refs", "5").is_ok();
-    let (before, begun) = (memory_kib("VmRSS:"), Instant::now());
+    let step = Step::begin();
     let bytes = tokio::io::copy(&mut snapshot.snapshot, &mut received).await?;
     received.shutdown().await?;
-    let rate = bytes as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64();
-    println!(
-        "stream   {:7.1} ms, {bytes} bytes, {rate:.0} MiB/s",
-        begun.elapsed().as_secs_f64() * 1e3
-    );
-    if has_peak {
-        println!(
-            "memory   {} KiB more than before, at most",
-            memory_kib("VmHWM:").saturating_sub(before)
-        );
-    }
-    let begun = Instant::now();
+    step.print("stream");
+    println!("the stream has {bytes} bytes");
+    let step = Step::begin();
     follower.install_snapshot(&snapshot.meta, received).await?;
-    println!("install  {:7.1} ms", begun.elapsed().as_secs_f64() * 1e3);
+    step.print("install");
     Ok(())
+}
+
+/// A step of a snapshot. Measures its duration, and the maximum of the resident memory if the system can reset it.
+struct Step {
+    resident_kib: Option<u64>,
+    begun: Instant,
+}
+
+impl Step {
+    fn begin() -> Step {
+        let is_reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+        Step { resident_kib: is_reset.then(|| memory_kib("VmRSS:")), begun: Instant::now() }
+    }
+
+    /// Prints the duration, and by how much the maximum exceeds the resident memory at the begin.
+    fn print(self, name: &str) {
+        let ms = self.begun.elapsed().as_secs_f64() * 1e3;
+        let added = self.resident_kib.map(|kib| memory_kib("VmHWM:").saturating_sub(kib));
+        let memory = added.map(|kib| format!(" {:8.1} MiB", kib as f64 / 1024.0));
+        println!("{name:8} {ms:9.1} ms{}", memory.unwrap_or_default());
+    }
 }
 
 /// Returns a field of `/proc/self/status`, or 0 if it does not exist.

@@ -77,7 +77,7 @@ async fn start_node(dir: &Path) -> Outcome<Raft<TypeConfig>> {
     Ok(raft)
 }
 
-/// Prints the duration of the creation of a snapshot.
+/// Prints the duration and the memory of the creation of a snapshot.
 async fn measure_snapshot(dir: &Path, state_mib: u64) -> Outcome {
     let mut store = RocksStore::new(dir).await;
     let entries = state_mib * (1 << 20) / STATE_VALUE_BYTES as u64;
@@ -86,10 +86,39 @@ async fn measure_snapshot(dir: &Path, state_mib: u64) -> Outcome {
         let batch: Vec<_> = (first..end).map(|index| entry(index, STATE_VALUE_BYTES)).collect();
         store.apply_to_state_machine(&batch).await?;
     }
-    let begun = Instant::now();
-    store.get_snapshot_builder().await.build_snapshot().await?;
-    println!("create   {:7.1} ms", begun.elapsed().as_secs_f64() * 1e3);
+    let step = Step::begin();
+    // The snapshot is dropped after the measurement.
+    let _snapshot = store.get_snapshot_builder().await.build_snapshot().await?;
+    step.print("create");
     Ok(())
+}
+
+/// A step of a snapshot. Measures its duration, and the maximum of the resident memory if the system can reset it.
+struct Step {
+    resident_kib: Option<u64>,
+    begun: Instant,
+}
+
+impl Step {
+    fn begin() -> Step {
+        let is_reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+        Step { resident_kib: is_reset.then(|| memory_kib("VmRSS:")), begun: Instant::now() }
+    }
+
+    /// Prints the duration, and by how much the maximum exceeds the resident memory at the begin.
+    fn print(self, name: &str) {
+        let ms = self.begun.elapsed().as_secs_f64() * 1e3;
+        let added = self.resident_kib.map(|kib| memory_kib("VmHWM:").saturating_sub(kib));
+        let memory = added.map(|kib| format!(" {:8.1} MiB", kib as f64 / 1024.0));
+        println!("{name:8} {ms:9.1} ms{}", memory.unwrap_or_default());
+    }
+}
+
+/// Returns a field of `/proc/self/status`, or 0 if it does not exist.
+fn memory_kib(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
 }
 
 fn command(index: u64, value_bytes: usize) -> RocksRequest {
