@@ -1,4 +1,5 @@
-//! Tests of the Raft storage: openraft's suite, random histories, power losses, damaged and resumed streams, and a cluster.
+//! Tests of the Raft storage: openraft's suite, random histories, power losses, damaged and resumed streams, numbers of
+//! operations, and a cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -8,6 +9,7 @@ mod crashes;
 mod histories;
 mod history;
 mod memory;
+mod operation_counts;
 mod runtimes;
 mod snapshot_resume;
 mod snapshot_stream;
