@@ -105,10 +105,18 @@ fn killed_cells_run_again_and_equal_one_process() {
 
     let (table, collected) = run.collected(COLUMNS);
     let (table_of_one, one) = in_one_process(&format!("explore {EXPLORE} {COLUMNS}"));
-    assert_eq!(without_times(collected.clone()), without_times(one));
+    assert_eq!(without_times(collected.clone()), without_times(one.clone()));
     assert_eq!(table, table_of_one);
+    let compared = compare_with_collected(&run, &one);
+    assert_eq!(compared.matches("the same digest").count(), 4, "{compared}");
     let command = collected["provenance"]["command"].as_str().unwrap();
     assert!(command.ends_with(&format!("lsmx explore {}", words_of(EXPLORE))), "{command}");
+}
+
+/// Passes the result of one process and the collected result to `lsmx compare`. Returns the printed differences.
+pub(crate) fn compare_with_collected(run: &CellRun, one: &Value) -> String {
+    let one = run.dir.write("one.json", one.to_string());
+    lsmx(&format!("compare {one} {} --fail-above 0", run.dir.path("collected.json"))).ok()
 }
 
 /// Returns the words of a command line, separated by single spaces.

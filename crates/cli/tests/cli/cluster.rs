@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::cells::{CellRun, in_one_process, without_times};
+use crate::cells::{CellRun, compare_with_collected, in_one_process, without_times};
 use crate::common::{CliOutput, TestDir, read_json};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster");
@@ -17,13 +18,25 @@ const EXPLORE: &str = "--policy full,tiering --sweep memtable=64K,128K --repeat 
 /// Number of killed processes. Each cell may be killed as often.
 const KILLS: usize = 4;
 
-/// Starts the script. Ray writes its own files to `ray`.
-fn start(run: &CellRun, databases: &TestDir, ray: &TestDir, json: &str) -> Child {
+/// Returns whether Python has the package. Reports a skipped test otherwise.
+fn has_ray(home: &TestDir) -> bool {
+    let imported = python(home).args(["-c", "import ray"]).status();
+    let has_ray = imported.is_ok_and(|status| status.success());
+    if !has_ray {
+        lsmx_stress::report_skipped("scripts/cluster", "python3 has no package ray");
+    }
+    has_ray
+}
+
+/// Starts the script with further arguments `words`. Ray writes its own files to `ray`.
+fn start(run: &CellRun, databases: &TestDir, ray: &TestDir, words: &str) -> Child {
     let lsmx = env!("CARGO_BIN_EXE_lsmx");
     let mut command = python(ray);
-    command.arg(SCRIPT).args([&run.dir.path("list"), &run.results, "--cores", "2"]);
+    command.arg(SCRIPT).args([&run.dir.path("list"), &run.results]);
+    command.args(words.split_whitespace());
     command.args(["--retries", &KILLS.to_string(), "--lsmx", lsmx]);
-    command.args(["--dir", databases.root().to_str().unwrap(), "--", "--json", json]);
+    command.args(["--dir", databases.root().to_str().unwrap()]);
+    command.args(["--", "--json", &run.dir.path("collected.json")]);
     // The processes of Ray are killed with the group.
     command.process_group(0).spawn().unwrap()
 }
@@ -66,14 +79,13 @@ fn cell_processes(databases: &Path) -> Vec<(String, String)> {
 #[test]
 fn cluster_with_killed_workers_equals_one_process() {
     let ray = TestDir::on_disk();
-    let has_ray = python(&ray).args(["-c", "import ray"]).status();
-    if !has_ray.is_ok_and(|status| status.success()) {
-        return lsmx_stress::report_skipped("scripts/cluster", "python3 has no package ray");
+    if !has_ray(&ray) {
+        return;
     }
     let run = CellRun::new("explore", EXPLORE);
     let databases = TestDir::new();
-    let json = run.dir.path("collected.json");
-    let mut script = start(&run, &databases, &ray, &json);
+    let start = || start(&run, &databases, &ray, "--cores 2");
+    let mut script = start();
     let mut killed = BTreeSet::new();
     while killed.len() < KILLS {
         if script.try_wait().unwrap().is_some() {
@@ -100,11 +112,59 @@ fn cluster_with_killed_workers_equals_one_process() {
     let before: Vec<_> = (0..CELLS).map(finished).collect();
     assert!(before.iter().any(Option::is_some));
 
-    let again = CliOutput::new(start(&run, &databases, &ray, &json).wait_with_output().unwrap());
+    let again = CliOutput::new(start().wait_with_output().unwrap());
     assert_eq!(again.code, 0, "{again:?}");
     for (index, before) in before.into_iter().enumerate() {
         assert!(before.is_none_or(|before| finished(index) == Some(before)), "{index} ran again");
     }
     let one = in_one_process(&format!("explore {EXPLORE}")).1;
-    assert_eq!(without_times(read_json(json)), without_times(one));
+    let collected = read_json(run.dir.path("collected.json"));
+    assert_eq!(without_times(collected), without_times(one));
+}
+
+#[test]
+fn cluster_per_machine_runs_one_cell_at_a_time() {
+    let ray = TestDir::on_disk();
+    if !has_ray(&ray) {
+        return;
+    }
+    let run = CellRun::new("explore", EXPLORE);
+    let databases = TestDir::new();
+    let mut script = start(&run, &databases, &ray, "--cores 2 --per machine");
+    let mut processes_max = 0;
+    while script.try_wait().unwrap().is_none() {
+        processes_max = processes_max.max(cell_processes(databases.root()).len());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = CliOutput::new(script.wait_with_output().unwrap());
+    assert_eq!((output.code, processes_max), (0, 1), "{output:?}");
+    let compared = compare_with_collected(&run, &in_one_process(&format!("explore {EXPLORE}")).1);
+    assert_eq!(compared.matches("the same digest").count(), CELLS / 2, "{compared}");
+}
+
+/// Connects the script to a cluster that was started without the resource `machine`.
+#[test]
+fn cluster_per_machine_without_the_resource_is_an_error() {
+    const HEAD: &str = "import ray, sys\n\
+                        context = ray.init(num_cpus=1, include_dashboard=False)\n\
+                        print(context.address_info['gcs_address'], flush=True)\n\
+                        sys.stdin.read()";
+    let ray = TestDir::on_disk();
+    if !has_ray(&ray) {
+        return;
+    }
+    // The cluster ends with its standard input.
+    let mut head = python(&ray).args(["-c", HEAD]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut address = String::new();
+    BufReader::new(head.stdout.as_mut().unwrap()).read_line(&mut address).unwrap();
+    let run = CellRun::new("explore", EXPLORE);
+    let words = format!("--per machine --address {address}");
+    let script = start(&run, &TestDir::new(), &ray, &words);
+    let output = CliOutput::new(script.wait_with_output().unwrap());
+    assert_eq!(output.code, 1, "{output:?}");
+    let expected = "error: --per machine: start each machine with ray start --resources";
+    assert!(output.stderr.contains(expected), "{output:?}");
+    assert_eq!(fs::read_dir(&run.results).unwrap().count(), 0);
+    drop(head.stdin.take());
+    head.wait().unwrap();
 }
