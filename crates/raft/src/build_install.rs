@@ -29,7 +29,7 @@ pub(crate) fn build_snapshot<C: StoreConfig>(
     store: &Store<C>,
 ) -> Result<CurrentSnapshot<C>, Error> {
     let (db, dir) = (store.db.as_blocking(), Arc::new(store.snapshots.new_dir()?));
-    // A checkpoint copies the log since the last flush.
+    // A checkpoint copies the log segments with unflushed commits.
     db.flush()?;
     db.checkpoint(&dir.path)?;
     store.snapshots.sync()?;

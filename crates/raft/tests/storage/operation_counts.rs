@@ -1,20 +1,20 @@
-//! Numbers of syncs, deletes, links and written bytes.
+//! Numbers of syncs, range deletes and linked tables.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::io::SeekFrom;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
-use lsmx::internals::vfs::{CountingVfs, MemOperation, MemOperationKind, VfsCall};
-use lsmx::vfs::MemVfs;
+use lsmx::internals::vfs::{MemOperation, MemOperationKind};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_raft::LogStore;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{RaftLogReader, RaftSnapshotBuilder};
-use tokio::io::AsyncSeekExt;
 
-use crate::application::{Command, Counters, Types, entry, log_id, open_in_memory, options, run};
+use crate::application::{Command, Types, entry, log_id, open_in_memory, run};
 use crate::history::entry_at;
 
 const APPENDS: u64 = 32;
@@ -88,25 +88,33 @@ fn truncation_and_purge_of_any_length_are_one_range_delete_each() {
 }
 
 #[test]
-fn snapshot_of_flushed_values_links_their_tables() {
+fn snapshot_has_links_to_all_tables_and_no_copies() {
     run(async {
-        let vfs = CountingVfs::new(Arc::new(MemVfs::new()));
-        let options = options(Arc::new(vfs.clone()));
-        let (_log, mut state_machine) = lsmx_raft::open("node", Counters, options).await.unwrap();
+        let vfs = MemVfs::new();
+        let (_log, mut state_machine) = open_in_memory(&vfs).await;
+        let changes = Arc::new(Mutex::new(BTreeSet::new()));
+        let recorded = Arc::clone(&changes);
+        let observer = move |_: &MemVfs, operation: MemOperation<'_>| {
+            if operation.path.starts_with("node/snapshots") && is_table(operation.path) {
+                let path = operation.path.to_owned();
+                recorded.lock().unwrap().insert((operation.kind, path));
+            }
+        };
+        vfs.set_observer(Some(Arc::new(observer)));
         let put = |index| entry(index, Command::Put(format!("{index}"), vec![7; VALUE_BYTES]));
         state_machine.apply((0..VALUES).map(put)).await.unwrap();
-        // The first build writes the tables.
-        state_machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
-
-        let before = vfs.counts();
         let snapshot = state_machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
-        let after = vfs.counts();
-        let mut stream = snapshot.snapshot;
-        let stream_bytes = stream.seek(SeekFrom::End(0)).await.unwrap();
-        assert!(stream_bytes > VALUES * VALUE_BYTES as u64, "{stream_bytes}");
-        let links = [after, before].map(|counts| counts.calls.count_of(VfsCall::HardLink));
-        assert!(links[0] > links[1]);
-        let bytes = [after, before].map(|counts| counts.bytes.count_of(VfsCall::Append));
-        assert!(bytes[0] - bytes[1] < stream_bytes / 100, "{bytes:?} of {stream_bytes}");
+        let id = snapshot.meta.snapshot_id;
+        // The id ends with the name of the directory.
+        let dir = Path::new("node/snapshots").join(id.rsplit('-').next().unwrap());
+        let tables = vfs.list(&dir).unwrap().into_iter().map(|name| dir.join(name));
+        let tables = tables.filter(|path| is_table(path));
+        let links: BTreeSet<_> = tables.map(|path| (MemOperationKind::HardLink, path)).collect();
+        assert!(!links.is_empty());
+        assert_eq!(*changes.lock().unwrap(), links);
     });
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "sst")
 }
