@@ -394,7 +394,9 @@ mod models {
                 spawn(move || wait(&count))
             });
             (0..notifications).for_each(|_| count.increment());
-            threads.map(|thread| thread.join().unwrap());
+            for thread in threads {
+                thread.join().unwrap();
+            }
             count.assert_no_sleepers();
         });
     }
