@@ -12,6 +12,7 @@
 
 use lsmx_testkit::CountingAllocator;
 
+mod bulk_load;
 mod corruption;
 mod cursors;
 mod decoders;

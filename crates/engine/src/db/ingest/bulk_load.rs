@@ -73,6 +73,9 @@ impl<'a> BulkLoadOptions<'a> {
     /// Accepts entries in any order and sorts them with this many bytes of memory, at least 64 KiB. If a key has
     /// several entries, the last one is loaded. By default, entries must be in ascending order of distinct keys.
     ///
+    /// The buffer of the sort allocates at most this memory. An entry that is larger is alone in the buffer. The
+    /// [memory budget](crate::Options::memory_budget) does not include the buffer.
+    ///
     /// Input that exceeds the memory is written to temporary files in the database directory. The load then needs up to
     /// twice the space of its input. The merge of the temporary files needs additional memory for reads, at most a few
     /// MiB.
@@ -103,7 +106,6 @@ pub struct BulkLoader<'a> {
     rewrites: u64,
     /// Entries that were received, but not written.
     buffer: EntryBuffer,
-    buffer_bytes_max: u64,
     /// Sorted chunks of unsorted input; `None` if the input must be sorted.
     chunks: Option<SortedChunks>,
     tables: LoadTables,
@@ -143,8 +145,7 @@ impl<'a> BulkLoader<'a> {
         };
         Ok(BulkLoader {
             rewrites: inner.rewrites.load(Ordering::Acquire),
-            buffer: EntryBuffer::default(),
-            buffer_bytes_max: options.sort_memory_bytes.unwrap_or(SORTED_BUFFER_BYTES),
+            buffer: EntryBuffer::new(options.sort_memory_bytes.unwrap_or(SORTED_BUFFER_BYTES)),
             chunks: options.sort_memory_bytes.map(|_| SortedChunks::default()),
             tables: LoadTables::new(Arc::clone(tree)),
             new_files: NewFiles::new(&inner.state),
@@ -180,14 +181,13 @@ impl<'a> BulkLoader<'a> {
                 return Err(Error::TooLarge { what, bytes, limit });
             }
         }
-        self.buffer.push(key, value);
         self.progress.entries += 1;
         self.progress.bytes += len_u64(key.len() + value.len());
-        if self.buffer.memory_bytes() < self.buffer_bytes_max {
-            Ok(())
-        } else {
-            self.write_buffer()
+        if !self.buffer.push(key, value) {
+            self.write_buffer()?;
+            assert!(self.buffer.push(key, value), "an empty buffer accepts each entry");
         }
+        Ok(())
     }
 
     fn keep_first_error<T>(&mut self, result: Result<T>) -> Result<T> {
