@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx::{Db, Durability, KeyspaceOptions, Options};
 use lsmx_bench::workload::record::{RecordFormat, encode_record};
 use serde_json::Value;
 
@@ -715,6 +715,11 @@ fn top_shows_the_metrics_file_of_the_owner() {
     let owner = open_with_metrics_file(&data, |db| {
         db.put("new", "value").unwrap();
         assert!(db.get("new").unwrap().is_some() && db.get("absent").unwrap().is_none());
+        let tx = db.locking_transaction(Duration::ZERO);
+        tx.put(&db.default_keyspace(), "locked", "value").unwrap();
+        let other = db.locking_transaction(Duration::ZERO);
+        other.put(&db.default_keyspace(), "locked", "other").unwrap_err();
+        tx.commit(Durability::Buffered).unwrap();
     });
     let text = data.run("top --once").ok();
     let process = format!("process {}, open for", std::process::id());
@@ -722,6 +727,7 @@ fn top_shows_the_metrics_file_of_the_owner() {
     assert_contains(&text, &parts);
     assert_contains(&text, &[&process, "running: ", "stalls: 0 writes"]);
     assert_contains(&text, &["cache: ", "memory: ", "log: ", "reserve", "snapshots: 0"]);
+    assert_contains(&text, &["transactions: ", " 0 conflicts/s; 0 locked keys", "deadlocks/s"]);
     assert!(text.contains("keyspace users"), "{text}");
     let users = data.run("top --once --keyspace users").ok();
     assert!(!users.contains("keyspace default") && users.contains("keyspace users"), "{users}");

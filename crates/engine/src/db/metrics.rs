@@ -136,6 +136,8 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         disk.blob_bytes += blob_bytes;
         disk.table_bytes += view.version.file_bytes() - blob_bytes;
     }
+    let mut transactions = inner.transactions.metrics();
+    inner.lock_table.add_metrics(&mut transactions);
     Metrics {
         keyspaces: named
             .iter()
@@ -145,7 +147,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         filter,
         filter_by_level,
         commits: inner.committer.metrics(),
-        transactions: inner.transactions.metrics(),
+        transactions,
         wal,
         disk,
         memory: memory_metrics(inner),

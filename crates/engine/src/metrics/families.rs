@@ -182,6 +182,25 @@ const DATABASE: &[MetricDefinition<Metrics>] = &[
     counter("lsmx_transaction_retries_total", "Repeated attempts of transact.", |m| {
         m.transactions.retries
     }),
+    gauge("lsmx_transaction_locks_held", "Keys that transactions have locked.", |m| {
+        m.transactions.locks_held
+    }),
+    counter(
+        "lsmx_transaction_lock_waits_total",
+        "Waits for a key that another transaction had locked.",
+        |m| m.transactions.lock_waits,
+    ),
+    seconds("lsmx_transaction_lock_wait_seconds_total", "Time of the ended waits.", |m| {
+        m.transactions.lock_wait_us_total
+    }),
+    counter("lsmx_transaction_lock_timeouts_total", "Locks of keys that timed out.", |m| {
+        m.transactions.lock_timeouts
+    }),
+    counter(
+        "lsmx_transaction_deadlocks_total",
+        "Locks of keys that failed because of a deadlock.",
+        |m| m.transactions.lock_deadlocks,
+    ),
     gauge("lsmx_wal_segments", "Live segments of the write-ahead log.", |m| m.wal.segments),
     gauge("lsmx_wal_bytes", "Bytes of live segments of the write-ahead log.", |m| m.wal.live_bytes),
     counter("lsmx_wal_written_bytes_total", "Bytes appended to the write-ahead log.", |m| {

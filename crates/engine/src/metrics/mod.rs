@@ -481,6 +481,16 @@ pub struct TransactionMetrics {
     pub unknown: u64,
     /// Number of attempts of [`Db::transact`](crate::Db::transact) after the first one of a call.
     pub retries: u64,
+    /// Number of keys that [locking transactions](crate::Db::locking_transaction) have locked now.
+    pub locks_held: u64,
+    /// Number of waits for a key that another transaction had locked.
+    pub lock_waits: u64,
+    /// Total time of the waits that have ended, in microseconds.
+    pub lock_wait_us_total: u64,
+    /// Number of locks that failed with [`Error::LockTimeout`](crate::Error::LockTimeout).
+    pub lock_timeouts: u64,
+    /// Number of locks that failed with [`Error::Deadlock`](crate::Error::Deadlock).
+    pub lock_deadlocks: u64,
 }
 
 /// Write-ahead log.

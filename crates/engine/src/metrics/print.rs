@@ -259,6 +259,28 @@ fn write_memory(f: &mut fmt::Formatter<'_>, memory: &MemoryMetrics) -> fmt::Resu
     writeln!(f, "read-ahead {read_ahead}, guards {guards}; data in {}", memory.block_cache_kind)
 }
 
+fn write_transactions(f: &mut fmt::Formatter<'_>, metrics: &TransactionMetrics) -> fmt::Result {
+    if metrics.begun == 0 {
+        return Ok(());
+    }
+    let [begun, committed, read_only] =
+        [metrics.begun, metrics.committed, metrics.read_only].map(Count);
+    let [conflicts, unknown, retries] =
+        [metrics.conflicts, metrics.unknown, metrics.retries].map(Count);
+    write!(f, "transactions {begun} begun, {committed} committed, {read_only} read-only, ")?;
+    writeln!(f, "{conflicts} conflicts, {unknown} unknown, {retries} retries")?;
+    if metrics.locks_held + metrics.lock_waits + metrics.lock_deadlocks == 0 {
+        return Ok(());
+    }
+    let [held, waits] = [metrics.locks_held, metrics.lock_waits].map(Count);
+    let [timeouts, deadlocks] = [metrics.lock_timeouts, metrics.lock_deadlocks].map(Count);
+    let waited = Micros(metrics.lock_wait_us_total);
+    writeln!(
+        f,
+        "        {held} keys locked, {waits} waits of {waited}, {timeouts} timeouts, {deadlocks} deadlocks"
+    )
+}
+
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, metrics) in &self.keyspaces {
@@ -291,17 +313,7 @@ impl fmt::Display for Metrics {
         let [requests, groups, waited] =
             [commits.requests, commits.groups, commits.behind_sync].map(Count);
         writeln!(f, "commits {requests} in {groups} groups, {waited} waited for another sync")?;
-        let TransactionMetrics { begun, committed, read_only, conflicts, unknown, retries } =
-            self.transactions;
-        if begun > 0 {
-            let [begun, committed, read_only] = [begun, committed, read_only].map(Count);
-            let [conflicts, unknown, retries] = [conflicts, unknown, retries].map(Count);
-            write!(
-                f,
-                "transactions {begun} begun, {committed} committed, {read_only} read-only, "
-            )?;
-            writeln!(f, "{conflicts} conflicts, {unknown} unknown, {retries} retries")?;
-        }
+        write_transactions(f, &self.transactions)?;
         for (name, latency) in [("flushes", &self.flush_us), ("merges", &self.compaction_us)] {
             if latency.count > 0 {
                 let count = Count(latency.count);

@@ -608,11 +608,43 @@ fn metrics_count_transactions_by_result() {
         conflicts: 2,
         unknown: 1,
         retries: 2,
+        ..TransactionMetrics::default()
     };
     let metrics = db.metrics();
     assert_eq!(metrics.transactions, expected);
     let line = "transactions 6 begun, 1 committed, 1 read-only, 2 conflicts, 1 unknown, 2 retries";
     assert!(metrics.to_string().contains(line), "{metrics}");
+}
+
+/// In stepped mode, a wait ends only if the clock advances to its timeout.
+#[test]
+fn metrics_count_waits_for_locks_and_their_failures() {
+    let background = Background::Stepped { seed: 1, workers: 1 };
+    let db = open(&MemVfs::new(), Options::default().background(background));
+    let keyspace = db.default_keyspace();
+    let begin = || db.locking_transaction(Duration::from_secs(3));
+    let [one, two] = [begin(), begin()];
+    one.put(&keyspace, "a", "1").unwrap();
+    one.put(&keyspace, "a", "2").unwrap();
+    two.put(&keyspace, "b", "1").unwrap();
+    let free = TransactionMetrics { begun: 2, locks_held: 2, ..TransactionMetrics::default() };
+    assert_eq!(db.metrics().transactions, free);
+    let timeout = two.get_for_update(&keyspace, "a");
+    assert!(matches!(timeout, Err(Error::LockTimeout { .. })), "{timeout:?}");
+    let metrics = db.metrics();
+    let waited = TransactionMetrics {
+        lock_waits: 1,
+        lock_wait_us_total: 3_000_000,
+        lock_timeouts: 1,
+        ..free
+    };
+    assert_eq!(metrics.transactions, waited);
+    let line = "2 keys locked, 1 waits of 3.0 s, 1 timeouts, 0 deadlocks";
+    assert!(metrics.to_string().contains(line), "{metrics}");
+    let text = metrics.to_prometheus(&[]);
+    assert!(text.contains("lsmx_transaction_lock_wait_seconds_total 3\n"), "{text}");
+    drop((one, two));
+    assert_eq!(db.metrics().transactions.locks_held, 0);
 }
 
 #[test]

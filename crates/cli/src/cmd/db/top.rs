@@ -12,7 +12,9 @@ use crossterm::terminal::{
     enable_raw_mode, size,
 };
 use crossterm::{cursor, execute, queue};
-use lsmx::metrics::{FollowerFileMetrics, KeyspaceMetrics, LatencyMetrics, LevelMetrics, Metrics};
+use lsmx::metrics::{
+    FollowerFileMetrics, KeyspaceMetrics, LatencyMetrics, LevelMetrics, Metrics, TransactionMetrics,
+};
 use lsmx::{MetricsReading, Observation, Options};
 use lsmx_bench::report::text::format_bytes;
 
@@ -315,6 +317,7 @@ fn write_database(
         rates.count(wal.syncs, before.wal.syncs),
         rates.count(metrics.commits.requests, before.commits.requests)
     )?;
+    write_transactions(text, &metrics.transactions, &before.transactions, rates)?;
     let disk = &metrics.disk;
     let [tables, blobs, reserve] =
         [disk.table_bytes, disk.blob_bytes, disk.reserve_bytes].map(format_bytes);
@@ -351,6 +354,32 @@ fn write_database(
         write_latency(text, operation, latency)?;
     }
     Ok(())
+}
+
+/// Writes one line, if the database has had transactions.
+fn write_transactions(
+    text: &mut String,
+    now: &TransactionMetrics,
+    before: &TransactionMetrics,
+    rates: &Rates,
+) -> fmt::Result {
+    if now.begun == 0 {
+        return Ok(());
+    }
+    let [committed, conflicts, waits, timeouts, deadlocks] = [
+        (now.committed, before.committed),
+        (now.conflicts, before.conflicts),
+        (now.lock_waits, before.lock_waits),
+        (now.lock_timeouts, before.lock_timeouts),
+        (now.lock_deadlocks, before.lock_deadlocks),
+    ]
+    .map(|(now, before)| rates.count(now, before));
+    let waited = seconds(now.lock_wait_us_total.saturating_sub(before.lock_wait_us_total));
+    writeln!(
+        text,
+        "transactions: {committed} commits/s, {conflicts} conflicts/s; {} locked keys, {waits} lock waits/s of {waited:.1} s, {timeouts} timeouts/s, {deadlocks} deadlocks/s",
+        now.locks_held
+    )
 }
 
 fn write_latency(text: &mut String, operation: &str, latency: &LatencyMetrics) -> fmt::Result {

@@ -17,6 +17,16 @@ pub(crate) struct TransactionCounters {
     pub(crate) retries: AtomicU64,
 }
 
+/// Counters of the key locks of a database since it was opened. A lock of a free key changes none of them.
+#[derive(Debug, Default)]
+pub(super) struct LockCounters {
+    /// Locks that waited for another transaction, and the total time of the waits that have ended.
+    pub(super) waits: AtomicU64,
+    pub(super) wait_us: AtomicU64,
+    pub(super) timeouts: AtomicU64,
+    pub(super) deadlocks: AtomicU64,
+}
+
 impl TransactionCounters {
     /// Counts the end of a commit.
     pub(crate) fn record_commit(&self, has_writes: bool, result: &Result<()>) {
@@ -30,6 +40,7 @@ impl TransactionCounters {
         add(counter, 1);
     }
 
+    /// Returns the metrics of transactions, without those of locks.
     pub(crate) fn metrics(&self) -> TransactionMetrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TransactionMetrics {
@@ -39,6 +50,7 @@ impl TransactionCounters {
             conflicts: read(&self.conflicts),
             unknown: read(&self.unknown),
             retries: read(&self.retries),
+            ..TransactionMetrics::default()
         }
     }
 }

@@ -10,13 +10,17 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
+use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 
+use crate::db::transaction::counters::LockCounters;
 use crate::db::transaction::state::TransactionState;
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
+use crate::metrics::TransactionMetrics;
 use crate::tree::Tree;
+use crate::tree::counters::add;
 
 /// Number of a locking transaction.
 type TransactionId = u64;
@@ -34,6 +38,7 @@ pub(crate) struct LockTable {
     /// Notified when locks are released.
     released: Signal,
     next_id: AtomicU64,
+    counters: LockCounters,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +52,19 @@ struct LockTableState {
 impl LockTable {
     pub(crate) fn new() -> LockTable {
         let (state, released) = (Mutex::default(), Signal::new());
-        LockTable { state, released, next_id: AtomicU64::new(0) }
+        let (next_id, counters) = (AtomicU64::new(0), LockCounters::default());
+        LockTable { state, released, next_id, counters }
+    }
+
+    /// Adds the metrics of locks to those of transactions.
+    pub(crate) fn add_metrics(&self, metrics: &mut TransactionMetrics) {
+        let LockCounters { waits, wait_us, timeouts, deadlocks } = &self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        metrics.locks_held = len_u64(self.state.lock().owners.len());
+        metrics.lock_waits = read(waits);
+        metrics.lock_wait_us_total = read(wait_us);
+        metrics.lock_timeouts = read(timeouts);
+        metrics.lock_deadlocks = read(deadlocks);
     }
 }
 
@@ -196,12 +213,17 @@ impl TransactionLocks {
         state.lock().add_lock(key)?;
         let key: LockedKey = (tree.id, Bytes::copy_from_slice(key));
         let is_locked = table.state.lock().lock_or_wait(self.id, tree, &key);
-        if is_locked.inspect_err(|_| state.lock().subtract_lock(&key.1))? {
+        let is_locked = is_locked.inspect_err(|_| {
+            add(&table.counters.deadlocks, 1);
+            state.lock().subtract_lock(&key.1);
+        })?;
+        if is_locked {
             self.held.lock().insert(key);
             return Ok(None);
         }
-        let limit_us = tree.env().now_us().saturating_add(self.timeout_us);
-        Ok(Some(KeyWait { table, locks: self, state, tree, key, limit_us, is_waiting: true }))
+        add(&table.counters.waits, 1);
+        let begin_us = tree.env().now_us();
+        Ok(Some(KeyWait { table, locks: self, state, tree, key, begin_us, is_waiting: true }))
     }
 
     /// Releases all locks.
@@ -224,8 +246,8 @@ pub(crate) struct KeyWait<'a> {
     state: &'a Mutex<TransactionState>,
     tree: &'a Arc<Tree>,
     key: LockedKey,
-    /// End of the wait, in microseconds of the clock of the environment.
-    limit_us: u64,
+    /// Start of the wait, in microseconds of the clock of the environment.
+    begin_us: u64,
     /// Whether the lock table lists the wait.
     is_waiting: bool,
 }
@@ -237,10 +259,9 @@ impl<'a> KeyWait<'a> {
         &self.table.released
     }
 
-    /// Returns the end of the wait, in microseconds of the clock of the environment.
-    #[cfg(feature = "tokio")]
+    /// Returns the latest end of the wait, in microseconds of the clock of the environment.
     pub(crate) fn limit_us(&self) -> u64 {
-        self.limit_us
+        self.begin_us.saturating_add(self.locks.timeout_us)
     }
 
     /// Locks the key if it is free. Returns whether the transaction has locked it.
@@ -269,7 +290,7 @@ impl<'a> KeyWait<'a> {
     /// # Errors
     /// [`Error::Deadlock`], [`Error::LockTimeout`].
     pub(super) fn wait(mut self) -> Result<()> {
-        let (env, signal, limit_us) = (self.tree.env(), &self.table.released, self.limit_us);
+        let (env, signal, limit_us) = (self.tree.env(), &self.table.released, self.limit_us());
         let mut locked = Ok(false);
         env.wait(WaitCause::KeyLock, signal, Some(limit_us), &mut || {
             locked = self.try_lock();
@@ -283,9 +304,11 @@ impl<'a> KeyWait<'a> {
     /// # Errors
     /// The error in `locked`; [`Error::LockTimeout`] if the key is not locked.
     pub(crate) fn finish(self, locked: Result<bool>) -> Result<()> {
-        match locked? {
+        let counters = &self.table.counters;
+        match locked.inspect_err(|_| add(&counters.deadlocks, 1))? {
             true => Ok(()),
             false => {
+                add(&counters.timeouts, 1);
                 let (keyspace, key) = (self.tree.name(), self.key.1.to_vec());
                 Err(Error::LockTimeout { keyspace, key })
             }
@@ -295,6 +318,8 @@ impl<'a> KeyWait<'a> {
 
 impl Drop for KeyWait<'_> {
     fn drop(&mut self) {
+        let wait_us = self.tree.env().now_us().saturating_sub(self.begin_us);
+        add(&self.table.counters.wait_us, wait_us);
         if self.is_waiting {
             self.table.state.lock().remove_waiting(self.locks.id, &self.key);
             self.state.lock().subtract_lock(&self.key.1);
@@ -440,6 +465,9 @@ mod tests {
         for _ in 0..100 {
             assert!(matches!(two.delete(&keyspace, key), Err(Error::Deadlock { .. })));
         }
+        let metrics = db.metrics().transactions;
+        let TransactionMetrics { lock_waits, lock_timeouts, lock_deadlocks, .. } = metrics;
+        assert_eq!((lock_waits, lock_timeouts, lock_deadlocks), (201, 100, 100));
         // Each attempt counted 120 KiB.
         assert!(db.metrics().memory.transactions <= before + (1 << 20));
     }
