@@ -19,7 +19,7 @@ use lsmx_base::slice::Slice;
 
 use crate::error::{Error, Result};
 use crate::iter::range::Range as BlockingRange;
-use crate::options::read::ReadOptions;
+use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::reads::MEMORY_ONLY;
 use crate::tokio::runtime::{drop_on_pool, join_error, spawn_on_pool};
 
@@ -44,6 +44,8 @@ pub struct Range {
     /// Entries that were read ahead at the front and at the back.
     read_ahead: [VecDeque<Result<Entry>>; 2],
     next_batch_entries: usize,
+    /// Options of the reads on the blocking pool. Reads on the task use [`task_options`].
+    options: ReadOptions,
     error: Option<Error>,
     /// Number of entries that may still be returned. `None` if there is no limit.
     limit: Option<u64>,
@@ -77,6 +79,7 @@ impl Range {
             state: RangeState::InMemory(Box::new(range.options(&MEMORY_ONLY))),
             read_ahead: Default::default(),
             next_batch_entries: FIRST_BATCH_ENTRIES,
+            options: ReadOptions::default(),
             error: None,
             limit: None,
             is_exhausted: false,
@@ -87,6 +90,40 @@ impl Range {
     #[must_use]
     pub fn limit(mut self, entries: u64) -> Range {
         self.limit = Some(self.limit.map_or(entries, |limit| limit.min(entries)));
+        self
+    }
+
+    /// Sets the read options for the following entries, except for entries that a batch has already read ahead. If the
+    /// range has already returned entries, it continues after them with the same state of the keyspace.
+    ///
+    /// With [`ReadTier::Memory`], the range returns [`Error::WouldBlock`] in place of an entry if it must read a file or
+    /// skip many deleted entries. The next call tries again to return the same entry. A deadline limits the time of each
+    /// entry of a batch on the blocking pool, without the wait for a thread of the pool.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("data");
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let db = lsmx::tokio::Db::open(&path, lsmx::Options::default()).await?;
+    /// use std::time::Duration;
+    /// use lsmx::ReadOptions;
+    ///
+    /// let users = db.default_keyspace();
+    /// users.put("ada", "1815").await?;
+    /// let limited = ReadOptions { deadline: Some(Duration::from_secs(1)), ..ReadOptions::default() };
+    /// let mut range = users.range("a".."b").options(&limited);
+    /// assert_eq!(range.next().await.transpose()?.map(|(key, _)| key.to_vec()), Some(b"ada".to_vec()));
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn options(mut self, options: &ReadOptions) -> Range {
+        self.options = *options;
+        if let RangeState::InMemory(range) = &mut self.state {
+            range.set_options(&task_options(options));
+        }
         self
     }
 
@@ -150,22 +187,29 @@ impl Range {
             match mem::replace(&mut self.state, RangeState::Lost) {
                 RangeState::InMemory(mut range) => {
                     let next = if backward { range.next_back() } else { range.next() };
-                    if let Some(Err(Error::WouldBlock)) = next {
+                    let would_block = matches!(next, Some(Err(Error::WouldBlock)));
+                    if would_block && self.options.tier == ReadTier::Storage {
                         self.state = RangeState::Idle(range);
                         continue;
                     }
                     self.state = RangeState::InMemory(range);
                     match next {
+                        _ if would_block => return Poll::Ready(next),
                         Some(Ok(_) | Err(Error::MergeFailed { .. })) => return Poll::Ready(next),
                         Some(Err(error)) => self.error = Some(error),
                         None => self.is_exhausted = true,
                     }
                 }
+                RangeState::Idle(mut range) if self.options.tier == ReadTier::Memory => {
+                    range.set_options(&self.options);
+                    self.state = RangeState::InMemory(range);
+                }
                 RangeState::Idle(range) => {
                     let limit = self.limit.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
                     let entries = limit.unwrap_or(self.next_batch_entries).min(BATCH_ENTRIES_MAX);
                     self.next_batch_entries = (entries * 2).min(BATCH_ENTRIES_MAX);
-                    let read = move || read_batch(range, backward, entries);
+                    let options = self.options;
+                    let read = move || read_batch(range, &options, backward, entries);
                     match spawn_on_pool(&Handle::current(), read) {
                         Ok(reading) => self.state = RangeState::Reading(reading),
                         Err(_) => self.error = Some(Error::NoThread),
@@ -195,9 +239,22 @@ impl Range {
     }
 }
 
+/// Returns the options of reads on the task, which read from memory only.
+fn task_options(options: &ReadOptions) -> ReadOptions {
+    match options.tier {
+        ReadTier::Memory => *options,
+        ReadTier::Storage => MEMORY_ONLY,
+    }
+}
+
 /// Reads the next batch at one end.
-fn read_batch(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> RangeBatch {
-    range.set_options(&ReadOptions::default());
+fn read_batch(
+    mut range: Box<BlockingRange>,
+    options: &ReadOptions,
+    backward: bool,
+    entries_max: usize,
+) -> RangeBatch {
+    range.set_options(options);
     range.set_expected_entries(len_u64(entries_max));
     let (mut entries, mut bytes, mut end) = (VecDeque::new(), 0, None);
     while end.is_none() && entries.len() < entries_max && bytes < BATCH_BYTES {

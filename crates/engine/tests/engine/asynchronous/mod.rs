@@ -9,6 +9,7 @@ mod keyspaces;
 mod locks;
 mod memory;
 mod model;
+mod ranges;
 mod stalls;
 mod support;
 mod transactions;
