@@ -138,11 +138,12 @@ pub enum JobReason {
         /// Age of the file in microseconds.
         age_us: u64,
     },
-    /// Half of the entries of a file have expired for all readers.
+    /// Half of the expiring entries of a file, or half of their bytes, have expired for all readers; see
+    /// [`TableMeta::half_expired_us`](crate::TableMeta::half_expired_us).
     Expired {
         /// The file.
         file: FileId,
-        /// Time since half of the entries had expired, in microseconds.
+        /// Time since this half had expired, in microseconds.
         age_us: u64,
     },
     /// An entry of a file expired longer ago than delete persistence permits.

@@ -205,5 +205,5 @@ pub use run::{RunFiles, SortedRun};
 pub use running_jobs::RunningJobs;
 pub use shape::{LevelShape, TreeShape};
 pub use spec::PolicySpec;
-pub use table_meta::{ExpirySummary, TableMeta};
+pub use table_meta::{ExpiringBytes, ExpirySummary, TableMeta};
 pub use tree_edit::{AddedFile, EditError, TreeEdit, TreeUpdate};

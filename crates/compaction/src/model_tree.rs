@@ -11,7 +11,7 @@ use crate::job::{Job, JobKind};
 use crate::key_range::{Key, KeyRange};
 use crate::output_splitter::OutputSplitter;
 use crate::shape::TreeShape;
-use crate::table_meta::{ExpirySummary, TableMeta};
+use crate::table_meta::{ExpiringBytes, ExpirySummary, TableMeta};
 use crate::tree_edit::TreeUpdate;
 
 /// Size of an entry in a file, in bytes.
@@ -91,11 +91,14 @@ fn len_u64(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-/// Returns the summary of expiry times, which are in ascending order.
-fn summarize_expiry_times(times: &[u64]) -> Option<ExpirySummary> {
+/// Returns the summary of expiry times, which are in ascending order. `total` is the number of all entries.
+fn summarize_expiry_times(times: &[u64], total: u64) -> Option<ExpirySummary> {
     let (&earliest_us, &latest_us) = (times.first()?, times.last()?);
     let median_us = *times.get((times.len() - 1) / 2)?;
-    Some(ExpirySummary { entries: len_u64(times.len()), earliest_us, median_us, latest_us })
+    let entries = len_u64(times.len());
+    let (expiring, total) = (entries * ENTRY_BYTES, total * ENTRY_BYTES);
+    let bytes = Some(ExpiringBytes { expiring, total, median_us });
+    Some(ExpirySummary { entries, earliest_us, median_us, latest_us, bytes })
 }
 
 impl ModelTree {
@@ -159,7 +162,7 @@ impl ModelTree {
             tombstone_seq_smallest: tombstones().map(|entry| entry.seq).min(),
             value_bytes: (count - tombstone_count) * (ENTRY_BYTES - KEY_BYTES),
             oldest_tombstone_us: tombstones().map(|entry| entry.written_us).min(),
-            expiry: summarize_expiry_times(&expiry_times),
+            expiry: summarize_expiry_times(&expiry_times, count),
             seq_smallest: entries.iter().map(|entry| entry.seq).min()?,
             seq_largest: entries.iter().map(|entry| entry.seq).max()?,
             last_read_us: self.shape.now_us,

@@ -15,6 +15,23 @@ pub struct ExpirySummary {
     pub median_us: u64,
     /// Latest expiry time.
     pub latest_us: u64,
+    /// Bytes of the entries. `None` if an earlier build has written the file or its record in the manifest.
+    pub bytes: Option<ExpiringBytes>,
+}
+
+/// Bytes of the expiring entries of a table file.
+///
+/// The bytes of an entry are those of its key and of its stored value. A separated value also counts with the size of its
+/// record in a blob file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiringBytes {
+    /// Bytes of the entries that have an expiry time.
+    pub expiring: u64,
+    /// Bytes of all entries.
+    pub total: u64,
+    /// Approximate time at which half of the expiring bytes have expired, in microseconds of the tree's clock. At most
+    /// 3 % of the expiring bytes expire between this time and the exact one.
+    pub median_us: u64,
 }
 
 /// Metadata of a table file.
@@ -93,12 +110,18 @@ impl TableMeta {
         self.tombstone_seq_smallest.or_else(bound)
     }
 
-    /// Returns the time at which half of the expiring entries have expired. Returns `None` if fewer than half of all
-    /// entries have an expiry time.
+    /// Returns the time at which half of the expiring entries, or half of their bytes, have expired. If both conditions
+    /// apply, returns the earlier time.
+    ///
+    /// The first condition applies if at least half of all entries have an expiry time. The second condition applies if
+    /// these entries have at least half of the bytes of all entries.
     #[must_use]
     pub fn half_expired_us(&self) -> Option<u64> {
         let expiry = self.expiry.as_ref()?;
-        (expiry.entries.saturating_mul(2) >= self.entries).then_some(expiry.median_us)
+        let is_half = |part: u64, total| part.saturating_mul(2) >= total;
+        let by_entries = is_half(expiry.entries, self.entries).then_some(expiry.median_us);
+        let bytes = expiry.bytes.filter(|bytes| is_half(bytes.expiring, bytes.total));
+        by_entries.into_iter().chain(bytes.map(|bytes| bytes.median_us)).min()
     }
 
     /// Returns the size in bytes that triggers and file pickers use.
@@ -123,6 +146,27 @@ impl TableMeta {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_expired_us_is_the_earlier_of_entries_and_bytes() {
+        let due = |entries, median_us, bytes: Option<(u64, u64)>| {
+            let bytes = bytes.map(|(expiring, median_us)| ExpiringBytes {
+                expiring,
+                total: 1000,
+                median_us,
+            });
+            let expiry =
+                Some(ExpirySummary { entries, earliest_us: 1, median_us, latest_us: 90, bytes });
+            let meta = TableMeta::new(FileId(1), KeyRange::new("a", "z"));
+            TableMeta { entries: 100, expiry, ..meta }.half_expired_us()
+        };
+        assert_eq!(due(50, 7, None), Some(7));
+        assert_eq!(due(49, 7, None), None);
+        assert_eq!(due(49, 7, Some((499, 5))), None);
+        assert_eq!(due(49, 7, Some((500, 9))), Some(9));
+        assert_eq!(due(50, 7, Some((500, 5))), Some(5));
+        assert_eq!(due(50, 7, Some((500, 9))), Some(7));
+    }
 
     #[test]
     fn compensated_bytes_tombstones_above_half_of_entries_are_added() {

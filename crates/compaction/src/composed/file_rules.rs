@@ -288,7 +288,8 @@ pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) ->
     context.build_job(JobKind::Rewrite, vec![input], target, due.reason.clone())
 }
 
-/// Returns a job for a file of which half of the entries have expired. Prefers the file that reached this share first.
+/// Returns a job for a file of which half has expired, see [`TableMeta::half_expired_us`]. Prefers the file that reached
+/// this share first.
 ///
 /// Every layout except FIFO uses this rule. The job rewrites the file in place. It drops each expired entry, or
 /// replaces the entry by a tombstone if an older version may exist. The remaining entries expire later, so the file is
@@ -319,7 +320,7 @@ pub(super) fn pick_expired_file_job(context: &PickContext<'_>) -> Option<Job> {
     due.iter().find_map(|(_, due)| rewrite_job(context, due))
 }
 
-/// Returns whether half of the entries of a file have expired, but a snapshot still sees some of these entries.
+/// Returns whether half of a file has expired, but a snapshot still sees some of these entries.
 pub(super) fn is_expired_file_held(shape: &TreeShape) -> bool {
     let is_held =
         |us: u64| us <= shape.now_us && us > shape.expiry_limit_us && shape.expiry_limit_us > 0;
@@ -329,7 +330,7 @@ pub(super) fn is_expired_file_held(shape: &TreeShape) -> bool {
     })
 }
 
-/// Returns the first time after the current time at which half of the entries of a file have expired.
+/// Returns the first time after the current time at which half of a file has expired.
 fn next_half_expired_us(shape: &TreeShape) -> Option<u64> {
     let times = shape.runs().flat_map(|(_, run)| {
         run.files.with_expiring_entries().filter_map(|(_, file)| file.half_expired_us())

@@ -19,9 +19,10 @@
 //! sequence numbers from 5; by default, older runs have smaller sequence numbers. Further fields follow after
 //! colons: `old=100`, the time of the oldest tombstone; `read=5` and `made=7`, the read and creation times;
 //! `dead=9`, the smallest sequence number of a tombstone; `half=9`, 50 of 100 entries expire, with this median
-//! time. A tree may have the words `resting` (memtables are empty), `now=100`, `limit=90` (the time up to which
-//! entries have expired for all readers, otherwise now), `snapshots=5-9` and `cursor1=f`. Outputs of executed jobs have the total size of the
-//! inputs and are split at the target size. `UPDATE=1` rewrites the results.
+//! time; `bulk=9`, 10 of 100 entries with half of the bytes expire, half of these bytes by this time and the entries
+//! later. A tree may have the words `resting` (memtables are empty), `now=100`, `limit=90` (the time up to which
+//! entries have expired for all readers, otherwise now), `snapshots=5-9` and `cursor1=f`. Outputs of executed jobs have
+//! the total size of the inputs and are split at the target size. `UPDATE=1` rewrites the results.
 
 #![expect(clippy::disallowed_methods, reason = "the corpus is read from disk")]
 
@@ -30,9 +31,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx_compaction::{
-    CompactionPolicy, ExpirySummary, FileId, Job, JobInput, JobKind, JobReason, KeyRange, Level,
-    LevelShape, OutputPlacement, OutputTarget, PolicySpec, RunId, RunningJobs, SortedRun,
-    SplitRule, TableMeta, TreeShape,
+    CompactionPolicy, ExpiringBytes, ExpirySummary, FileId, Job, JobInput, JobKind, JobReason,
+    KeyRange, Level, LevelShape, OutputPlacement, OutputTarget, PolicySpec, RunId, RunningJobs,
+    SortedRun, SplitRule, TableMeta, TreeShape,
 };
 
 #[test]
@@ -233,6 +234,16 @@ fn parse_tree(text: &str) -> TreeShape {
     shape
 }
 
+/// `times` are the earliest, the median and the latest expiry time.
+fn expiry_summary(
+    entries: u64,
+    times: (u64, u64, u64),
+    bytes: Option<ExpiringBytes>,
+) -> ExpirySummary {
+    let (earliest_us, median_us, latest_us) = times;
+    ExpirySummary { entries, earliest_us, median_us, latest_us, bytes }
+}
+
 /// Parses a file such as `7[a..f]4M`, optionally followed by `t30`, `s5` and fields after colons.
 fn parse_file(word: &str, seq: u64) -> TableMeta {
     let parse = || {
@@ -272,8 +283,13 @@ fn parse_file(word: &str, seq: u64) -> TableMeta {
                 "half" => {
                     let (entries, median_us) = (50, number);
                     let (earliest_us, latest_us) = (median_us.saturating_sub(5), median_us + 5);
-                    let times = ExpirySummary { entries, earliest_us, median_us, latest_us };
-                    file.expiry = Some(times);
+                    let (bytes, times) = (None, (earliest_us, median_us, latest_us));
+                    file.expiry = Some(expiry_summary(entries, times, bytes));
+                }
+                "bulk" => {
+                    let (expiring, total) = (file.bytes.div_ceil(2), file.bytes);
+                    let bytes = Some(ExpiringBytes { expiring, total, median_us: number });
+                    file.expiry = Some(expiry_summary(10, (number, number + 9, number + 9), bytes));
                 }
                 _ => return None,
             }

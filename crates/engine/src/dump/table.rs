@@ -86,6 +86,13 @@ fn dump_properties(properties: &TableProperties, out: &mut DumpWriter<'_>) -> Du
             "properties: {} entries expire at {} to {} us, about half of them by {} us",
             expiry.entries, expiry.earliest_us, expiry.latest_us, expiry.median_us
         )?;
+        if let Some(bytes) = &expiry.bytes {
+            writeln!(
+                out,
+                "properties: {} of {} bytes expire, about half of them by {} us",
+                bytes.expiring, bytes.total, bytes.median_us
+            )?;
+        }
     }
     Ok(())
 }

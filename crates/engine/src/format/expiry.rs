@@ -13,11 +13,22 @@
 //! 16  8   median    u64, approximate
 //! 24  8   latest    u64
 //! ```
+//!
+//! Bytes of the expiring entries of a table, in its properties and in the manifest. Builds that do not know this optional
+//! field skip it.
+//!
+//! ```text
+//!  0  8   expiring  u64, bytes of the expiring entries, at most `total`
+//!  8  8   total     u64, bytes of all entries
+//! 16  8   median    u64, approximate time at which half of the expiring bytes have expired
+//! ```
 
 use lsmx_base::coding::{Decoder, get_u64, len_u64, put_u64};
-use lsmx_base::key::EntryKind;
+use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::malformed::Malformed;
-use lsmx_compaction::ExpirySummary;
+use lsmx_compaction::{ExpiringBytes, ExpirySummary};
+
+use super::blob::ValuePointer;
 
 /// Size of an encoded expiry time in bytes.
 pub(crate) const EXPIRY_BYTES: usize = size_of::<u64>();
@@ -66,7 +77,7 @@ pub(crate) fn check_expiring_value(kind: EntryKind, value_bytes: usize) -> Resul
 
 /// Appends the summary of the expiry times of a table.
 pub(crate) fn put_expiry_summary(out: &mut Vec<u8>, summary: &ExpirySummary) {
-    let ExpirySummary { entries, earliest_us, median_us, latest_us } = *summary;
+    let ExpirySummary { entries, earliest_us, median_us, latest_us, bytes: _ } = *summary;
     for number in [entries, earliest_us, median_us, latest_us] {
         put_u64(out, number);
     }
@@ -79,6 +90,7 @@ pub(crate) fn decode_expiry_summary(decoder: &mut Decoder<'_>) -> Result<ExpiryS
         earliest_us: decoder.u64("earliest expiry time")?,
         median_us: decoder.u64("median expiry time")?,
         latest_us: decoder.u64("latest expiry time")?,
+        bytes: None,
     };
     if summary.entries == 0 {
         let what = "number of expiring entries";
@@ -90,13 +102,67 @@ pub(crate) fn decode_expiry_summary(decoder: &mut Decoder<'_>) -> Result<ExpiryS
     Ok(summary)
 }
 
+/// Returns the bytes of an entry: its key, its stored value, and its record in a blob file if the value is separated.
+pub(crate) fn entry_bytes(key: InternalKey<'_>, value: &[u8]) -> u64 {
+    let record_bytes = match key.kind.without_expiry() {
+        // Readers of the value report an invalid pointer.
+        EntryKind::ValuePointer => {
+            ValuePointer::decode(without_expiry(key.kind, value)).map_or(0, |pointer| pointer.bytes)
+        }
+        _ => 0,
+    };
+    len_u64(key.user_key.len() + value.len()).saturating_add(record_bytes)
+}
+
+/// Appends the bytes of the expiring entries of a table.
+pub(crate) fn put_expiring_bytes(out: &mut Vec<u8>, bytes: &ExpiringBytes) {
+    let ExpiringBytes { expiring, total, median_us } = *bytes;
+    for number in [expiring, total, median_us] {
+        put_u64(out, number);
+    }
+}
+
+/// Decodes the bytes of the expiring entries of a table.
+pub(crate) fn decode_expiring_bytes(decoder: &mut Decoder<'_>) -> Result<ExpiringBytes, Malformed> {
+    let bytes = ExpiringBytes {
+        expiring: decoder.u64("bytes of expiring entries")?,
+        total: decoder.u64("bytes of all entries")?,
+        median_us: decoder.u64("median expiry time of bytes")?,
+    };
+    if bytes.expiring > bytes.total {
+        let (what, must) = ("bytes of expiring entries", "at most the bytes of all entries");
+        return Err(Malformed::invalid_field(what, bytes.expiring, must));
+    }
+    Ok(bytes)
+}
+
+/// Adds the bytes of the expiring entries of a table, if they are known, to the summary of the expiry times.
+pub(crate) fn add_expiring_bytes(
+    summary: &mut Option<ExpirySummary>,
+    bytes: Option<ExpiringBytes>,
+) -> Result<(), Malformed> {
+    let Some(bytes) = bytes else { return Ok(()) };
+    let is_valid = |summary: &&mut ExpirySummary| {
+        (summary.earliest_us..=summary.latest_us).contains(&bytes.median_us)
+    };
+    let Some(summary) = summary.as_mut().filter(is_valid) else {
+        let (what, must) = ("median expiry time of bytes", "between two expiry times");
+        return Err(Malformed::invalid_field(what, bytes.median_us, must));
+    };
+    summary.bytes = Some(bytes);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use lsmx_base::key::SeqNo;
+
     use super::*;
 
     #[test]
     fn expiry_summary_round_trips_and_wrong_one_is_rejected() {
-        let summary = ExpirySummary { entries: 9, earliest_us: 1, median_us: 2, latest_us: 2 };
+        let (earliest_us, median_us, latest_us) = (1, 2, 2);
+        let summary = ExpirySummary { entries: 9, earliest_us, median_us, latest_us, bytes: None };
         let decode = |summary: &ExpirySummary| {
             let mut bytes = Vec::new();
             put_expiry_summary(&mut bytes, summary);
@@ -106,6 +172,41 @@ mod tests {
         assert!(decode(&ExpirySummary { entries: 0, ..summary }).is_err());
         assert!(decode(&ExpirySummary { earliest_us: 3, ..summary }).is_err());
         assert!(decode(&ExpirySummary { latest_us: 1, ..summary }).is_err());
+    }
+
+    #[test]
+    fn expiring_bytes_round_trip_and_wrong_ones_are_rejected() {
+        let (earliest_us, median_us, latest_us) = (1, 2, 4);
+        let summary = ExpirySummary { entries: 9, earliest_us, median_us, latest_us, bytes: None };
+        let bytes = ExpiringBytes { expiring: 70, total: 70, median_us: 4 };
+        let decode = |bytes: &ExpiringBytes, mut summary: Option<ExpirySummary>| {
+            let mut encoded = Vec::new();
+            put_expiring_bytes(&mut encoded, bytes);
+            let decoded = decode_expiring_bytes(&mut Decoder::new(&encoded))?;
+            add_expiring_bytes(&mut summary, Some(decoded)).map(|()| summary)
+        };
+        let expected = Some(ExpirySummary { bytes: Some(bytes), ..summary });
+        assert_eq!(decode(&bytes, Some(summary)), Ok(expected));
+        assert!(decode(&bytes, None).is_err());
+        for wrong in [
+            ExpiringBytes { expiring: 71, ..bytes },
+            ExpiringBytes { median_us: 0, ..bytes },
+            ExpiringBytes { median_us: 5, ..bytes },
+        ] {
+            assert!(decode(&wrong, Some(summary)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn entry_bytes_include_the_record_of_a_separated_value() {
+        let key = |kind| InternalKey { user_key: b"key", seq: SeqNo(1), kind };
+        let mut pointer = Vec::new();
+        ValuePointer { file: 1, offset: 2, bytes: 500, value_bytes: 480 }.put(&mut pointer);
+        let stored = [&[0; 8], &pointer[..]].concat();
+        let stored_bytes = len_u64(3 + stored.len());
+        assert_eq!(entry_bytes(key(EntryKind::PutExpiring), &stored), stored_bytes);
+        assert_eq!(entry_bytes(key(EntryKind::ValuePointerExpiring), &stored), stored_bytes + 500);
+        assert_eq!(entry_bytes(key(EntryKind::ValuePointer), &pointer), stored_bytes - 8 + 500);
     }
 
     #[test]

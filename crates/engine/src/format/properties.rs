@@ -17,7 +17,10 @@ use lsmx_base::malformed::Malformed;
 use lsmx_compaction::ExpirySummary;
 
 use super::block::BlockHandle;
-use super::expiry::{decode_expiry_summary, put_expiry_summary};
+use super::expiry::{
+    add_expiring_bytes, decode_expiring_bytes, decode_expiry_summary, put_expiring_bytes,
+    put_expiry_summary,
+};
 use crate::format::prefix_extractor::PrefixExtractor;
 use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use lsmx_base::filter::CODING_BINARY_FUSE_16;
@@ -47,6 +50,8 @@ const ENCODINGS: u16 = 19;
 const KEYSPACE: u16 = 21;
 /// Kind of the key prefixes in the filter. A reader that does not know this tag uses the filter for full keys only.
 const PREFIXES: u16 = 23;
+/// Bytes of expiring entries. A reader that does not know this tag knows only the number of these entries.
+const EXPIRING_BYTES: u16 = 26;
 /// Present in external tables. A reader that does not know this tag must reject the table.
 const EXTERNAL_SEQ: u16 = REQUIRED | 20;
 
@@ -161,6 +166,11 @@ impl TableProperties {
             put_expiry_summary(&mut value, expiry);
             fields.push((EXPIRY, value));
         }
+        if let Some(bytes) = self.expiry.and_then(|expiry| expiry.bytes) {
+            let mut value = Vec::new();
+            put_expiring_bytes(&mut value, &bytes);
+            fields.push((EXPIRING_BYTES, value));
+        }
         if let Some(prefixes) = self.prefixes {
             let mut value = Vec::new();
             prefixes.put(&mut value);
@@ -192,7 +202,7 @@ impl TableProperties {
     pub fn decode(block: &Bytes) -> Result<TableProperties, Malformed> {
         let mut properties = TableProperties::default();
         let mut decoder = Decoder::new(block);
-        let mut previous: Option<u16> = None;
+        let (mut previous, mut expiring_bytes) = (None::<u16>, None);
         while !decoder.is_empty() {
             let low = decoder.u8("property tag")?;
             let tag = u16::from_le_bytes([low, decoder.u8("property tag")?]);
@@ -201,8 +211,15 @@ impl TableProperties {
             }
             previous = Some(tag);
             let value = block.slice_ref(decoder.bytes("property")?);
-            properties.set_property(tag, &value)?;
+            if tag == EXPIRING_BYTES {
+                let mut decoder = Decoder::new(&value);
+                expiring_bytes = Some(decode_expiring_bytes(&mut decoder)?);
+                decoder.finish("bytes after a property")?;
+            } else {
+                properties.set_property(tag, &value)?;
+            }
         }
+        add_expiring_bytes(&mut properties.expiry, expiring_bytes)?;
         properties.check_consistency()?;
         Ok(properties)
     }
@@ -316,6 +333,8 @@ fn keyspace_name(bytes: &[u8]) -> Result<String, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use lsmx_compaction::ExpiringBytes;
+
     use super::*;
     use crate::format::copies_with_flipped_bit;
 
@@ -346,6 +365,7 @@ mod tests {
                 earliest_us: 10,
                 median_us: 20,
                 latest_us: 30,
+                bytes: Some(ExpiringBytes { expiring: 400, total: 2_000, median_us: 30 }),
             }),
             prefixes: Some(PrefixExtractor::Length(4)),
             is_external: false,
@@ -370,6 +390,14 @@ mod tests {
         for properties in [sample(), external_sample(), TableProperties::default()] {
             assert_eq!(TableProperties::decode(&properties.encode().into()), Ok(properties));
         }
+    }
+
+    /// A table of an earlier build has no bytes of expiring entries.
+    #[test]
+    fn properties_without_expiring_bytes_round_trip() {
+        let expiry = sample().expiry.map(|expiry| ExpirySummary { bytes: None, ..expiry });
+        let properties = TableProperties { expiry, ..sample() };
+        assert_eq!(TableProperties::decode(&properties.encode().into()), Ok(properties));
     }
 
     #[test]
@@ -429,6 +457,9 @@ mod tests {
             expiry: None,
             ..properties.clone()
         };
-        properties.encode().len() - without.encode().len()
+        // The bytes of expiring entries are not required.
+        let expiry = properties.expiry.map(|expiry| ExpirySummary { bytes: None, ..expiry });
+        let required = TableProperties { expiry, ..properties.clone() };
+        required.encode().len() - without.encode().len()
     }
 }

@@ -1,21 +1,21 @@
-//! Sketch of the expiry times of a table. It computes an approximate median in bounded memory.
+//! Sketch of the expiry times of a table. It computes approximate medians in bounded memory.
 //!
-//! 1. Expiry times are added to the buffer of level 0, which has room for [`BUFFER_TIMES`] times. Each of them
-//!    represents one entry.
-//! 2. When a buffer is full, it is sorted, and every second time moves to the buffer of the next level. The other times
-//!    are dropped. A time of level *n* represents 2^*n* entries. Even and odd positions are moved alternately, so that
-//!    the errors of a level mostly cancel each other out.
+//! 1. A time has a weight: one entry, or the bytes of its entry. A time in a buffer of level *n* represents the weight
+//!    2^*n*. A new time is added to the buffer of each level whose bit is set in its weight.
+//! 2. When a buffer has [`BUFFER_TIMES`] times, it is sorted, and every second time moves to the buffer of the next
+//!    level. The other times are dropped. Even and odd positions are moved alternately, so that the errors of a level
+//!    mostly cancel each other out.
 //! 3. The median is the weighted median of the times in all buffers.
 //!
 //! The result depends only on the times and their order. It is exact for fewer than [`BUFFER_TIMES`] entries. Emptying
-//! a full buffer of level *n* changes the rank of a time by at most 2^*n*. With N entries, each level adds an error of
-//! at most N / [`BUFFER_TIMES`] ranks. With 2^30 entries there are 20 levels, so the error is less than 2 % of the
-//! entries.
+//! a full buffer of level *n* changes the rank of a time by at most 2^*n*. With a total weight of W, each level adds an
+//! error of at most W / [`BUFFER_TIMES`] ranks. With 2^30 entries there are 20 levels with full buffers, so the error is
+//! less than 2 % of the entries. With 2^40 bytes there are 30 such levels, so the error is less than 3 % of the bytes.
 //!
 //! Source: Manku, Rajagopalan, Lindsay, "Approximate medians and other quantiles in one pass and with limited memory",
 //! SIGMOD 1998.
 
-use lsmx_compaction::ExpirySummary;
+use lsmx_compaction::{ExpiringBytes, ExpirySummary};
 
 /// Number of times in the buffer of a level.
 const BUFFER_TIMES: usize = 1024;
@@ -24,8 +24,46 @@ const BUFFER_TIMES: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct ExpirySketch {
     entries: u64,
+    bytes: u64,
     earliest_us: u64,
     latest_us: u64,
+    /// Times weighted by entries.
+    by_entries: MedianSketch,
+    /// Times weighted by bytes.
+    by_bytes: MedianSketch,
+}
+
+impl ExpirySketch {
+    /// Adds the expiry time of an entry in microseconds. `bytes` is the size of the entry.
+    pub(super) fn add(&mut self, expiry_us: u64, bytes: u64) {
+        if self.entries == 0 {
+            (self.earliest_us, self.latest_us) = (expiry_us, expiry_us);
+        }
+        self.entries += 1;
+        self.bytes += bytes;
+        self.earliest_us = self.earliest_us.min(expiry_us);
+        self.latest_us = self.latest_us.max(expiry_us);
+        self.by_entries.add(expiry_us, 1);
+        self.by_bytes.add(expiry_us, bytes);
+    }
+
+    /// Returns the summary of all expiry times, or `None` if there are none. `total` is the size of all entries of the
+    /// table in bytes.
+    pub(super) fn summary(&self, total: u64) -> Option<ExpirySummary> {
+        let median_us = self.by_entries.median()?;
+        let bytes = self.by_bytes.median().map(|median_us| ExpiringBytes {
+            expiring: self.bytes,
+            total,
+            median_us,
+        });
+        let (entries, earliest_us, latest_us) = (self.entries, self.earliest_us, self.latest_us);
+        Some(ExpirySummary { entries, earliest_us, median_us, latest_us, bytes })
+    }
+}
+
+/// Sketch of weighted times.
+#[derive(Debug, Default)]
+struct MedianSketch {
     levels: Vec<SketchLevel>,
 }
 
@@ -36,20 +74,23 @@ struct SketchLevel {
     is_odd_next: bool,
 }
 
-impl ExpirySketch {
-    /// Adds the expiry time of an entry in microseconds.
-    pub(super) fn add(&mut self, expiry_us: u64) {
-        if self.entries == 0 {
-            (self.earliest_us, self.latest_us) = (expiry_us, expiry_us);
+impl MedianSketch {
+    fn add(&mut self, time: u64, weight: u64) {
+        let (mut rest, mut level) = (weight, 0);
+        while rest > 0 {
+            if rest & 1 == 1 {
+                self.add_to_level(time, level);
+            }
+            (rest, level) = (rest >> 1, level + 1);
         }
-        self.entries += 1;
-        self.earliest_us = self.earliest_us.min(expiry_us);
-        self.latest_us = self.latest_us.max(expiry_us);
-        if self.levels.is_empty() {
-            self.levels.push(SketchLevel::default());
+    }
+
+    fn add_to_level(&mut self, time: u64, level: usize) {
+        if self.levels.len() <= level {
+            self.levels.resize_with(level + 1, SketchLevel::default);
         }
-        self.levels[0].times.push(expiry_us);
-        let mut full = 0;
+        self.levels[level].times.push(time);
+        let mut full = level;
         while self.levels[full].times.len() >= BUFFER_TIMES {
             let SketchLevel { times, is_odd_next } = &mut self.levels[full];
             times.sort_unstable();
@@ -63,8 +104,8 @@ impl ExpirySketch {
         }
     }
 
-    /// Returns the summary of all expiry times, or `None` if there are none.
-    pub(super) fn summary(&self) -> Option<ExpirySummary> {
+    /// Returns the weighted median, or `None` if there are no times.
+    fn median(&self) -> Option<u64> {
         let weighted = self.levels.iter().zip(0u32..).flat_map(|(level, number)| {
             level.times.iter().map(move |time| (*time, 1u64 << number.min(63)))
         });
@@ -76,9 +117,7 @@ impl ExpirySketch {
             below += weight;
             below >= total.div_ceil(2)
         });
-        let (entries, earliest_us, latest_us) = (self.entries, self.earliest_us, self.latest_us);
-        let &(median_us, _) = median?;
-        Some(ExpirySummary { entries, earliest_us, median_us, latest_us })
+        median.map(|(time, _)| *time)
     }
 }
 
@@ -88,21 +127,48 @@ mod tests {
 
     fn summarize(times: impl IntoIterator<Item = u64>) -> ExpirySummary {
         let mut sketch = ExpirySketch::default();
-        times.into_iter().for_each(|time| sketch.add(time));
-        sketch.summary().unwrap()
+        times.into_iter().for_each(|time| sketch.add(time, 1));
+        sketch.summary(u64::MAX).unwrap()
     }
 
     #[test]
     fn median_of_few_times_is_exact() {
-        assert_eq!(ExpirySketch::default().summary(), None);
+        assert_eq!(ExpirySketch::default().summary(0), None);
         for count in 1..20 {
             let expected = ExpirySummary {
                 entries: count,
                 earliest_us: 1,
                 median_us: count.div_ceil(2),
                 latest_us: count,
+                bytes: Some(ExpiringBytes {
+                    expiring: count,
+                    total: u64::MAX,
+                    median_us: count.div_ceil(2),
+                }),
             };
             assert_eq!(summarize((1..=count).rev()), expected);
+        }
+    }
+
+    /// Entries that expire later have more bytes.
+    #[test]
+    fn median_of_bytes_is_weighted_by_bytes() {
+        for count in [10, 1_000, 100_000u64] {
+            let mut sketch = ExpirySketch::default();
+            let mut sizes: Vec<(u64, u64)> = (0..count).map(|time| (time, 1 + time * 37)).collect();
+            let total: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+            let mut below = 0;
+            let exact = sizes.iter().find(|(_, bytes)| {
+                below += bytes;
+                below >= total.div_ceil(2)
+            });
+            let exact = exact.unwrap().0;
+            sizes.sort_by_key(|(time, _)| time * 7_919 % count);
+            sizes.iter().for_each(|(time, bytes)| sketch.add(*time, *bytes));
+            let bytes = sketch.summary(2 * total).unwrap().bytes.unwrap();
+            assert_eq!((bytes.expiring, bytes.total), (total, 2 * total));
+            let error = bytes.median_us.abs_diff(exact);
+            assert!(if count < 1_024 { error == 0 } else { error < count / 30 }, "{error}");
         }
     }
 

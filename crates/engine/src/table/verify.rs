@@ -11,7 +11,7 @@ use crate::format::BlockKind;
 use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
-use crate::format::expiry::expiry_of;
+use crate::format::expiry::{entry_bytes, expiry_of};
 use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::reader::Table;
@@ -50,6 +50,9 @@ struct EntryTotals {
     tombstones: u64,
     /// Number of expiring entries.
     expiring: u64,
+    /// Bytes of expiring entries and of all entries, see [`entry_bytes`].
+    expiring_bytes: u64,
+    bytes: u64,
     expiry_us: Option<(u64, u64)>,
     key_bytes: u64,
     value_bytes: u64,
@@ -72,8 +75,11 @@ impl EntryTotals {
     fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) {
         self.entries += 1;
         self.tombstones += u64::from(key.kind == EntryKind::Delete);
+        let bytes = entry_bytes(key, value);
+        self.bytes += bytes;
         if let Some(us) = expiry_of(key.kind, value) {
             self.expiring += 1;
+            self.expiring_bytes += bytes;
             let (earliest, latest) = self.expiry_us.unwrap_or((us, us));
             self.expiry_us = Some((earliest.min(us), latest.max(us)));
         }
@@ -242,12 +248,17 @@ impl TableVerifier<'_> {
         let (seq_smallest, seq_largest) = totals.seqs.unwrap_or_default();
         let expiry = properties.expiry;
         let (earliest_us, latest_us) = totals.expiry_us.unwrap_or_default();
+        let bytes = expiry.and_then(|expiry| expiry.bytes);
+        let bytes =
+            bytes.map_or((totals.expiring_bytes, totals.bytes), |it| (it.expiring, it.total));
         for (what, expected, found) in [
             ("entries", properties.entries, totals.entries),
             ("tombstones", properties.tombstones, totals.tombstones),
             ("expiring entries", expiry.map_or(0, |expiry| expiry.entries), totals.expiring),
             ("earliest expiry", expiry.map_or(0, |expiry| expiry.earliest_us), earliest_us),
             ("latest expiry", expiry.map_or(0, |expiry| expiry.latest_us), latest_us),
+            ("bytes of expiring entries", bytes.0, totals.expiring_bytes),
+            ("bytes of all entries", bytes.1, totals.bytes),
             ("range tombstones", properties.range_tombstone_count, range_tombstones),
             ("key bytes", properties.key_bytes, totals.key_bytes),
             ("value bytes", properties.value_bytes, totals.value_bytes),

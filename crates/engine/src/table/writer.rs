@@ -23,7 +23,7 @@ use crate::format::block::{
     self, BLOCK_CONTENT_BYTES_MAX, BlockHandle, Compression, TRAILER_BYTES,
 };
 use crate::format::data_block::{self, DataBlockBuilder};
-use crate::format::expiry::{check_expiring_value, split_expiry};
+use crate::format::expiry::{check_expiring_value, entry_bytes, split_expiry};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{self, Boundary, PrefixIndexBuilder, Separator, SuccinctIndexBuilder};
 use crate::format::properties::TableProperties;
@@ -98,6 +98,8 @@ pub struct TableWriter {
     tombstone_seq_smallest: Option<SeqNo>,
     /// Sketch of the expiry times. `None` before the first expiring entry.
     expiry: Option<Box<ExpirySketch>>,
+    /// Bytes of all entries, see [`entry_bytes`].
+    bytes: u64,
     first_error: Option<Error>,
 }
 
@@ -134,6 +136,7 @@ impl TableWriter {
             properties: TableProperties { seq_smallest: SeqNo::MAX, ..TableProperties::default() },
             tombstone_seq_smallest: None,
             expiry: None,
+            bytes: 0,
             first_error: None,
         })
     }
@@ -199,8 +202,10 @@ impl TableWriter {
             properties.tombstones += 1;
             self.record_tombstone_seq(key.seq);
         }
+        let bytes = entry_bytes(key, value);
+        self.bytes += bytes;
         if key.kind.is_expiring() {
-            self.expiry.get_or_insert_default().add(split_expiry(value).0);
+            self.expiry.get_or_insert_default().add(split_expiry(value).0, bytes);
         }
         Ok(())
     }
@@ -328,7 +333,7 @@ impl TableWriter {
             self.write_data_block(end, padded_bytes.map_or(0, |padded| padded - bytes))?;
         }
         self.properties.data_bytes = self.file.bytes();
-        self.properties.expiry = self.expiry.take().and_then(|expiry| expiry.summary());
+        self.properties.expiry = self.expiry.take().and_then(|expiry| expiry.summary(self.bytes));
         self.write_index()?;
         let filter_failed = !self.write_filter()?;
         self.write_range_tombstones(&mut tombstones)?;

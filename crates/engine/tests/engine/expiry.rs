@@ -293,6 +293,44 @@ fn file_is_rewritten_when_half_of_its_entries_have_expired() {
     }
 }
 
+/// Bug: only the number of entries counted. Most bytes of a file remained after they had expired, if most entries were
+/// small and did not expire.
+#[test]
+fn file_is_rewritten_when_half_of_its_bytes_have_expired() {
+    let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
+    for separation in [None, Some(separation)] {
+        let options = without_jobs().memtable_bytes(4 << 20).table_bytes(4 << 20);
+        let disk = MemVfs::new();
+        let db = open(&disk, options.value_separation(separation));
+        let keyspace = db.default_keyspace();
+        for number in 0..55u32 {
+            keyspace.put(format!("counter {number:03}"), number.to_be_bytes()).unwrap();
+        }
+        for number in 0..45u32 {
+            let ttl = if number < 30 { SECOND } else { SECOND * 60 };
+            keyspace.put_with_ttl(format!("session {number:03}"), [7; 10_000], ttl).unwrap();
+        }
+        db.flush().unwrap();
+        let disk_bytes = || {
+            let disk = db.metrics().disk;
+            disk.table_bytes + disk.blob_bytes
+        };
+        assert!(disk_bytes() > 450_000);
+        for (us, entries, bytes_max) in [(0, 100, 500_000), (2, 70, 200_000), (60, 55, 10_000)] {
+            advance(&db, us * SECOND_US);
+            // Inline jobs run after a commit. The write goes to another memtable.
+            db.keyspace("other", small()).unwrap().put("k", "v").unwrap();
+            db.wait_idle().unwrap();
+            assert_eq!(metrics(&db).total().entries, entries, "{separation:?}");
+            let bytes = disk_bytes();
+            assert!(bytes < bytes_max, "{bytes} after {us} s, {separation:?}");
+        }
+        assert_eq!(pairs(&db).len(), 55);
+        db.close(None).unwrap();
+        assert_clean(&disk);
+    }
+}
+
 #[test]
 fn expired_file_waits_for_the_snapshot_that_sees_it() {
     let db = open(&MemVfs::new(), without_jobs());

@@ -85,7 +85,7 @@ fn golden_database_is_written_unchanged_and_read() {
     let disk = MemVfs::new();
     disk.create_dir(Path::new("db")).unwrap();
     for (name, bytes) in &written {
-        let golden = golden(&format!("database-v2/{name}"), || bytes.clone());
+        let golden = golden(&format!("database-v2-expiring-bytes/{name}"), || bytes.clone());
         assert_same_bytes(name, bytes, &golden);
         disk.write_all(&Path::new("db").join(name), &golden).unwrap();
     }

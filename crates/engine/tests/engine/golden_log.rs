@@ -14,7 +14,7 @@ use lsmx::internals::wal::{
 };
 use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx_compaction::{ExpirySummary, FileId, KeyRange, Level, RunId, TableMeta};
+use lsmx_compaction::{ExpiringBytes, ExpirySummary, FileId, KeyRange, Level, RunId, TableMeta};
 
 use crate::harness::golden::{assert_same_bytes, golden};
 
@@ -132,12 +132,19 @@ fn golden_log_and_manifest_are_written_unchanged() {
     }
 }
 
-/// An encoded version edit with the description of a table whose entries expire.
+/// Encoded version edits with the description of a table whose entries expire, without and with the bytes of these
+/// entries.
 #[test]
-fn golden_edit_with_expiry_times_is_written_unchanged() {
+fn golden_edits_with_expiry_times_are_written_unchanged() {
+    let bytes = ExpiringBytes { expiring: 700, total: 1 << 33, median_us: 1 << 51 };
+    check_edit_with_expiry_times("table-expiry-v2.edit", None);
+    check_edit_with_expiry_times("table-expiring-bytes-v2.edit", Some(bytes));
+}
+
+fn check_edit_with_expiry_times(name: &str, bytes: Option<ExpiringBytes>) {
     let range = KeyRange { smallest: Bytes::from_static(b"a"), largest: Bytes::from_static(b"z") };
     let (earliest_us, median_us, latest_us) = (1_000_000, 1 << 50, u64::MAX);
-    let expiry = Some(ExpirySummary { entries: 7, earliest_us, median_us, latest_us });
+    let expiry = Some(ExpirySummary { entries: 7, earliest_us, median_us, latest_us, bytes });
     let file = TableMeta { entries: 9, expiry, ..TableMeta::new(FileId(5), range) };
     let tombstones = TableMeta { tombstones: 1, tombstone_seq_smallest: Some(3), ..file.clone() };
     let add = |id, file| {
@@ -145,7 +152,7 @@ fn golden_edit_with_expiry_times_is_written_unchanged() {
         Change::AddFile { keyspace: 0, level: Level(1), run: RunId(1), file }
     };
     let edit = VersionEdit::from(vec![add(5, file), add(6, tombstones)]);
-    let bytes = golden("table-expiry-v2.edit", || edit.encode());
+    let bytes = golden(name, || edit.encode());
     assert_eq!(edit.encode(), bytes);
     assert_eq!(VersionEdit::decode(&bytes).unwrap(), edit);
 }

@@ -157,6 +157,16 @@ const CASES: &[Case] = &[
         bytes: 4_231,
         checksum: 0x3e09_3ce6_81a5_5a9f,
         version: 2,
+        written: false,
+        ..PLAIN
+    },
+    Case {
+        name: "table-v2-expiring-bytes.sst",
+        tags: true,
+        entries: expiring,
+        bytes: 4_258,
+        checksum: 0xeb5a_878d_79e0_bfc2,
+        version: 2,
         ..PLAIN
     },
 ];
@@ -354,8 +364,12 @@ fn golden_tables_of_every_version_are_read() {
         let times = properties
             .expiry
             .map(|expiry| (expiry.entries, expiry.earliest_us, expiry.median_us, expiry.latest_us));
-        let is_expiring = case.name == "table-v2-expiring.sst";
+        let is_expiring = case.name.starts_with("table-v2-expiring");
         assert_eq!(times, is_expiring.then_some((9, 1_000_000, 5_000_000, 9_000_000)));
+        let bytes = properties.expiry.and_then(|expiry| expiry.bytes);
+        let bytes = bytes.map(|bytes| (bytes.expiring, bytes.median_us));
+        let has_bytes = case.name == "table-v2-expiring-bytes.sst";
+        assert_eq!(bytes, has_bytes.then_some((9 * 38, 5_000_000)));
     }
 }
 

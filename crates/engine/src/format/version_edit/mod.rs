@@ -25,7 +25,10 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
-use crate::format::expiry::{decode_expiry_summary, put_expiry_summary};
+use crate::format::expiry::{
+    add_expiring_bytes, decode_expiring_bytes, decode_expiry_summary, put_expiring_bytes,
+    put_expiry_summary,
+};
 use crate::operand_store::StoreToken;
 pub use blob_files::{BlobFileRecord, BlobReference};
 use lsmx_base::key::SeqNo;
@@ -70,6 +73,12 @@ fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     if meta.tombstone_seq_smallest.is_some() || meta.expiry.is_some() {
         put_varint(out, meta.tombstone_seq_smallest.unwrap_or(0));
     }
+    if let Some(bytes) = meta.expiry.and_then(|expiry| expiry.bytes) {
+        let mut value = Vec::new();
+        put_expiring_bytes(&mut value, &bytes);
+        out.push(TABLE_EXPIRING_BYTES);
+        put_bytes(out, &value);
+    }
     if let Some(expiry) = &meta.expiry {
         let mut value = Vec::new();
         put_expiry_summary(&mut value, expiry);
@@ -82,31 +91,31 @@ fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
 const REQUIRED_EXTENSION: u8 = 0x80;
 /// Extension of a table description: the summary of its expiry times.
 const TABLE_EXPIRY: u8 = REQUIRED_EXTENSION | 1;
+/// Extension of a table description: the bytes of its expiring entries. A reader that does not know this tag skips it.
+const TABLE_EXPIRING_BYTES: u8 = 2;
 
 /// Decodes the extensions of a table description, up to the end of the body.
 fn get_table_extensions(body: &mut Decoder<'_>, meta: &mut TableMeta) -> Result<(), Malformed> {
-    let mut previous = None;
+    let (mut previous, mut expiring_bytes) = (None, None);
     while !body.is_empty() {
         let tag = body.u8("extension of a table")?;
         if previous.is_some_and(|previous| previous >= tag) {
             return Err(Malformed::Order { what: "extensions of a table are" });
         }
         previous = Some(tag);
-        let value = body.bytes("extension of a table")?;
+        let mut decoder = Decoder::new(body.bytes("extension of a table")?);
         match tag {
-            TABLE_EXPIRY => {
-                let mut decoder = Decoder::new(value);
-                meta.expiry = Some(decode_expiry_summary(&mut decoder)?);
-                decoder.finish("bytes after the expiry times of a table")?;
-            }
+            TABLE_EXPIRY => meta.expiry = Some(decode_expiry_summary(&mut decoder)?),
+            TABLE_EXPIRING_BYTES => expiring_bytes = Some(decode_expiring_bytes(&mut decoder)?),
             unknown if unknown & REQUIRED_EXTENSION != 0 => {
                 let (what, found) = ("extension of a table", u64::from(unknown));
                 return Err(Malformed::invalid_field(what, found, "a known tag"));
             }
-            _ => {}
+            _ => continue,
         }
+        decoder.finish("bytes after an extension of a table")?;
     }
-    Ok(())
+    add_expiring_bytes(&mut meta.expiry, expiring_bytes)
 }
 
 /// Decodes the metadata of a table. The manifest does not store the time of the last read, so it is set to the time of
@@ -647,7 +656,7 @@ fn get_run_order(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use lsmx_compaction::ExpirySummary;
+    use lsmx_compaction::{ExpiringBytes, ExpirySummary};
 
     use super::*;
     use crate::format::copies_with_flipped_bit;
@@ -673,9 +682,17 @@ mod tests {
         };
         let no_tombstone =
             TableMeta { oldest_tombstone_us: None, tombstone_seq_smallest: None, ..file.clone() };
-        let times =
-            ExpirySummary { entries: 7, earliest_us: 1, median_us: 1 << 50, latest_us: u64::MAX };
+        let times = ExpirySummary {
+            entries: 7,
+            earliest_us: 1,
+            median_us: 1 << 50,
+            latest_us: u64::MAX,
+            bytes: None,
+        };
         let expiring = TableMeta { expiry: Some(times), ..file.clone() };
+        let bytes = Some(ExpiringBytes { expiring: 80, total: 1 << 40, median_us: 1 });
+        let expiring_bytes =
+            TableMeta { expiry: Some(ExpirySummary { bytes, ..times }), ..file.clone() };
         let (keyspace, level, run) = (3, Level(6), RunId(900));
         VersionEdit::from(vec![
             Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },
@@ -690,6 +707,7 @@ mod tests {
                 run,
                 file: Arc::new(TableMeta { tombstone_seq_smallest: None, ..expiring }),
             },
+            Change::AddFile { keyspace, level, run, file: Arc::new(expiring_bytes) },
             Change::AddFile { keyspace, level, run, file: Arc::new(no_tombstone) },
             Change::RemoveFile { keyspace, id: FileId(8) },
             Change::RunOrder { keyspace, level, runs: vec![run, RunId(1), RunId(u64::MAX)] },
@@ -773,6 +791,24 @@ mod tests {
         assert!(matches!(must, Err(Malformed::Field { found: 127, .. })));
         let longer = VersionEdit::decode(&[17, 1, 0]);
         assert!(longer.is_err(), "a known change with more fields than this build knows");
+    }
+
+    #[test]
+    fn extension_of_table_with_unknown_tag_is_skipped_unless_required() {
+        let file = TableMeta {
+            tombstone_seq_smallest: Some(1),
+            ..example_table(1, KeyRange::new("a", "b"))
+        };
+        let decode = |tag: u8| {
+            let mut body = Vec::new();
+            put_table_meta(&mut body, &file);
+            body.push(tag);
+            put_bytes(&mut body, b"of a later build");
+            get_table_meta(&mut Decoder::new(&body))
+        };
+        assert_eq!(decode(3).map(|meta| meta.expiry), Ok(None));
+        assert!(decode(REQUIRED_EXTENSION | 3).is_err());
+        assert!(decode(TABLE_EXPIRING_BYTES).is_err());
     }
 
     #[test]

@@ -183,7 +183,9 @@ fn guarantee_13_released_formats_open() {
         ("tests/golden/value-log-v1", "values", 5, "inline", &b"in the table"[..]),
         ("../delta/tests/golden/store-v1", "operands", 54, "key17", operands),
         ("tests/golden/value-log-v2", "values", 5, "packed", &[b'x'; 700][..]),
+        ("tests/golden/value-log-v2-expiring-bytes", "values", 5, "packed", &[b'x'; 700][..]),
         ("tests/golden/database-v2", "values", 11, "long 1", &[b'l'; 300][..]),
+        ("tests/golden/database-v2-expiring-bytes", "values", 11, "long 1", &[b'l'; 300][..]),
     ] {
         let disk = golden_disk(dir);
         verify(&disk).unwrap();
