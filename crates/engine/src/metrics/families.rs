@@ -21,8 +21,8 @@ pub(crate) enum MetricKind {
     Counter,
     /// A number that grows and shrinks.
     Gauge,
-    /// Quantiles, number and sum of durations.
-    Summary,
+    /// Cumulative buckets, number and sum of durations.
+    Histogram,
 }
 
 /// Labels of one sample.
@@ -653,21 +653,29 @@ impl<'a> FamilyBuilder<'a> {
         }
     }
 
-    /// Adds a summary of durations. `unit` is the number of units per second.
+    /// Adds a histogram of durations, and gauges with their quantiles since the open. `names` are the names of both
+    /// families, and `unit` is the number of units per second.
     fn add_latencies(
         &mut self,
-        name: &'static str,
-        help: &'static str,
+        names: [&'static str; 2],
+        help: [&'static str; 2],
         unit: f64,
         rows: impl IntoIterator<Item = (MetricLabels<'a>, &'a LatencyMetrics)>,
     ) {
-        let mut samples = Vec::new();
+        let (mut samples, mut quantiles) = (Vec::new(), Vec::new());
         for (labels, latency) in rows {
-            let LatencyMetrics { count, mean, p50, p90, p99, max } = *latency;
+            let LatencyMetrics { count, mean, p50, p90, p99, max, buckets: _ } = *latency;
             for (quantile, duration) in [("0.5", p50), ("0.9", p90), ("0.99", p99), ("1", max)] {
                 let labels = with_label(&labels, "quantile", quantile);
                 let value = MetricValue::Float(duration as f64 / unit);
-                samples.push(MetricSample { suffix: "", labels, value });
+                quantiles.push(MetricSample { suffix: "", labels, value });
+            }
+            let bounded = latency.bounded_buckets();
+            let bounded = bounded.map(|(bound, it)| ((bound as f64 / unit).to_string(), it));
+            for (bound, durations) in bounded.chain([("+Inf".to_owned(), count)]) {
+                let labels = with_label(&labels, "le", bound);
+                let value = MetricValue::Integer(durations);
+                samples.push(MetricSample { suffix: "_bucket", labels, value });
             }
             let sum = MetricValue::Float(mean * count as f64 / unit);
             samples.push(MetricSample { suffix: "_sum", labels: labels.clone(), value: sum });
@@ -677,7 +685,8 @@ impl<'a> FamilyBuilder<'a> {
                 value: MetricValue::Integer(count),
             });
         }
-        self.push(name, help, MetricKind::Summary, samples);
+        self.push(names[0], help[0], MetricKind::Histogram, samples);
+        self.push(names[1], help[1], MetricKind::Gauge, quantiles);
     }
 
     fn push(
@@ -789,16 +798,19 @@ pub(crate) fn metric_families(metrics: &Metrics) -> Vec<MetricFamily<'_>> {
     ];
     families.add(DISK, disk.map(by_kind));
     families.add_latencies(
-        "lsmx_job_duration_seconds",
-        "Durations of flushes and merges.",
+        ["lsmx_job_duration_seconds", "lsmx_job_duration_quantile_seconds"],
+        ["Durations of flushes and merges.", "Quantiles of these durations since the open."],
         1e6,
         [("flush", &metrics.flush_us), ("compaction", &metrics.compaction_us)]
             .map(|(job, latency)| (with_label(&none, "job", job), latency)),
     );
     let latency = &metrics.operation_latency;
     families.add_latencies(
-        "lsmx_operation_duration_seconds",
-        "Durations of sampled operations. Does not change while latency sampling is off.",
+        ["lsmx_operation_duration_seconds", "lsmx_operation_duration_quantile_seconds"],
+        [
+            "Durations of sampled operations. Does not change while latency sampling is off.",
+            "Quantiles of the durations of sampled operations since the open.",
+        ],
         1e9,
         [
             ("get", &latency.get_ns),

@@ -20,6 +20,21 @@ pub struct LatencyMetrics {
     pub p99: u64,
     /// Maximum.
     pub max: u64,
+    /// Element *n* is the number of durations below 2^(8 + *n*).
+    pub buckets: [u64; LATENCY_BUCKETS],
+}
+
+/// Number of buckets of [`LatencyMetrics`].
+const LATENCY_BUCKETS: usize = 25;
+/// Binary logarithm of the upper bound of the first bucket.
+const FIRST_BUCKET_BITS: u32 = 8;
+
+impl LatencyMetrics {
+    /// Returns the upper bounds and the values of the buckets.
+    pub(super) fn bounded_buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let bounds = (FIRST_BUCKET_BITS..).map(|bits| 1u64 << bits);
+        bounds.zip(self.buckets)
+    }
 }
 
 /// Histogram of durations. Allocated when the first duration is recorded.
@@ -50,8 +65,25 @@ impl LatencyHistogram {
             p90: histogram.value_at_quantile(0.9),
             p99: histogram.value_at_quantile(0.99),
             max: histogram.max(),
+            buckets: cumulative_buckets(histogram),
         }
     }
+}
+
+/// A cell of the histogram never contains a bound, because the bounds are powers of two.
+fn cumulative_buckets(histogram: &Histogram<u64>) -> [u64; LATENCY_BUCKETS] {
+    let mut buckets = [0; LATENCY_BUCKETS];
+    for cell in histogram.iter_recorded() {
+        let bits = u64::BITS - cell.value_iterated_to().leading_zeros();
+        let index = usize::try_from(bits.saturating_sub(FIRST_BUCKET_BITS)).unwrap_or(usize::MAX);
+        if let Some(bucket) = buckets.get_mut(index) {
+            *bucket += cell.count_at_value();
+        }
+    }
+    for index in 1..LATENCY_BUCKETS {
+        buckets[index] += buckets[index - 1];
+    }
+    buckets
 }
 
 #[cfg(test)]
@@ -67,5 +99,21 @@ mod tests {
         assert_eq!((metrics.count, metrics.p50, metrics.p90, metrics.max), (100, 50, 90, 100));
         histogram.record(u64::MAX);
         assert!(histogram.metrics().max > 1 << 62);
+    }
+
+    #[test]
+    fn latency_buckets_are_cumulative_and_exact() {
+        let histogram = LatencyHistogram::default();
+        let mut durations = vec![0, 1, u64::MAX];
+        for bits in 7..35 {
+            durations.extend([(1 << bits) - 1, 1 << bits, 3 << (bits - 1)]);
+        }
+        durations.iter().for_each(|duration| histogram.record(*duration));
+        let metrics = histogram.metrics();
+        assert_eq!(metrics.bounded_buckets().count(), LATENCY_BUCKETS);
+        for (bound, found) in metrics.bounded_buckets() {
+            let expected = durations.iter().filter(|duration| **duration < bound).count();
+            assert_eq!(found, expected as u64, "below {bound}");
+        }
     }
 }

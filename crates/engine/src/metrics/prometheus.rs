@@ -12,7 +12,7 @@ pub(super) fn render_text(metrics: &Metrics, labels: &[(&str, &str)]) -> String 
         let kind = match family.kind {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
-            MetricKind::Summary => "summary",
+            MetricKind::Histogram => "histogram",
         };
         // Writing to a string does not fail.
         let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
@@ -125,7 +125,7 @@ mod tests {
             let kind = lines.next().unwrap().strip_prefix("# TYPE ").unwrap();
             let (typed, kind) = kind.split_once(' ').unwrap();
             assert_eq!(typed, name);
-            assert!(matches!(kind, "counter" | "gauge" | "summary"), "{kind}");
+            assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{kind}");
             assert_eq!(name.ends_with("_total"), kind == "counter", "{name} {kind}");
             for unit in ["_us", "_ns", "_ms", "_kb"] {
                 assert!(!name.ends_with(unit), "{name}");
@@ -135,8 +135,10 @@ mod tests {
                 let series = parse_series(line);
                 let suffix = series.name.strip_prefix(name).unwrap();
                 match (kind, suffix) {
-                    ("summary", "") => assert!(series.labels.contains_key("quantile"), "{line}"),
-                    ("summary", "_sum" | "_count") | (_, "") => {}
+                    ("histogram", "_bucket") => {
+                        assert!(series.labels.contains_key("le"), "{line}");
+                    }
+                    ("histogram", "_sum" | "_count") | ("counter" | "gauge", "") => {}
                     _ => panic!("{line} in {name}"),
                 }
                 assert!(seen.insert(line.rsplit_once(' ').unwrap().0.to_owned()), "{line} twice");

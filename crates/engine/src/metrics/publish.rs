@@ -7,7 +7,7 @@ use crate::metrics::families::{MetricKind, MetricSample, MetricValue, metric_fam
 
 /// Sets all metrics in the recorder of the current thread or process.
 ///
-/// A summary becomes gauges with the label `quantile`, a gauge for the sum and a counter for the number of durations. A
+/// A histogram becomes counters with the label `le`, a gauge for the sum and a counter for the number of durations. A
 /// counter of seconds becomes a gauge.
 pub(crate) fn publish(metrics: &Metrics, labels: &[(&str, &str)]) {
     let common: Vec<Label> = labels.iter().map(|(name, value)| label(name, value)).collect();
@@ -25,7 +25,7 @@ pub(crate) fn publish(metrics: &Metrics, labels: &[(&str, &str)]) {
             all.extend(labels.iter().map(|(name, value)| label(name, value)));
             let name = format!("{}{suffix}", family.name);
             match (family.kind, value) {
-                (MetricKind::Counter | MetricKind::Summary, MetricValue::Integer(value)) => {
+                (MetricKind::Counter | MetricKind::Histogram, MetricValue::Integer(value)) => {
                     counter!(name, all).absolute(value);
                 }
                 // Counters of a recorder are integers, so a counter of seconds is a gauge.
