@@ -62,160 +62,232 @@ fn all<'tx>(tx: &'tx Transaction, keyspace: &Keyspace) -> TransactionRange<'tx> 
     tx.range::<&[u8]>(keyspace, ..)
 }
 
+/// Kind of the transactions of an anomaly test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Optimistic,
+    Locking,
+}
+
+impl Kind {
+    /// Starts a transaction. One that waits for a key fails at once.
+    fn begin(self, db: &Db) -> Transaction {
+        match self {
+            Kind::Optimistic => db.transaction(),
+            Kind::Locking => db.locking_transaction(Duration::ZERO),
+        }
+    }
+
+    /// Puts a key that another transaction has put. Returns whether the call succeeds. It fails if the other transaction
+    /// has locked the key.
+    fn try_put(self, tx: &Transaction, keyspace: &Keyspace, key: &str, value: &str) -> bool {
+        match (self, tx.put(keyspace, key, value)) {
+            (Kind::Optimistic, Ok(())) => true,
+            (Kind::Locking, Err(Error::LockTimeout { .. })) => false,
+            (_, result) => panic!("{self:?}: {result:?}"),
+        }
+    }
+
+    /// Commits a transaction without writes, after other commits have written what it has read. The commit checks only the
+    /// reads of locking transactions.
+    fn commit_outdated_reader(self, tx: Transaction) {
+        match self {
+            Kind::Optimistic => commit(tx).unwrap(),
+            Kind::Locking => assert_conflict(tx),
+        }
+    }
+}
+
+/// Runs a test of an anomaly with both kinds of transactions.
+fn with_both_kinds(test: fn(Kind)) {
+    for kind in [Kind::Optimistic, Kind::Locking] {
+        test(kind);
+    }
+}
+
 /// Two transactions write both keys. The writes are not interleaved.
 #[test]
 fn g0_write_cycles_are_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    one.put(&keyspace, "1", "11").unwrap();
-    two.put(&keyspace, "1", "12").unwrap();
-    one.put(&keyspace, "2", "21").unwrap();
-    commit(one).unwrap();
-    two.put(&keyspace, "2", "22").unwrap();
-    commit(two).unwrap();
-    assert_eq!(entries(keyspace.iter()), "1=12 2=22");
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        one.put(&keyspace, "1", "11").unwrap();
+        let is_put = kind.try_put(&two, &keyspace, "1", "12");
+        one.put(&keyspace, "2", "21").unwrap();
+        commit(one).unwrap();
+        if !is_put {
+            two.put(&keyspace, "1", "12").unwrap();
+        }
+        two.put(&keyspace, "2", "22").unwrap();
+        commit(two).unwrap();
+        assert_eq!(entries(keyspace.iter()), "1=12 2=22");
+    });
 }
 
 #[test]
 fn g1a_aborted_reads_are_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    one.put(&keyspace, "1", "101").unwrap();
-    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
-    drop(one);
-    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
-    commit(two).unwrap();
-    assert_eq!(entries(keyspace.iter()), "1=10 2=20");
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        one.put(&keyspace, "1", "101").unwrap();
+        assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+        drop(one);
+        assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+        commit(two).unwrap();
+        assert_eq!(entries(keyspace.iter()), "1=10 2=20");
+    });
 }
 
 #[test]
 fn g1b_intermediate_reads_are_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    one.put(&keyspace, "1", "101").unwrap();
-    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
-    one.put(&keyspace, "1", "11").unwrap();
-    commit(one).unwrap();
-    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
-    commit(two).unwrap();
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        one.put(&keyspace, "1", "101").unwrap();
+        assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+        one.put(&keyspace, "1", "11").unwrap();
+        commit(one).unwrap();
+        assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+        kind.commit_outdated_reader(two);
+    });
 }
 
 #[test]
 fn g1c_circular_information_flow_is_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    one.put(&keyspace, "1", "11").unwrap();
-    two.put(&keyspace, "2", "22").unwrap();
-    assert_eq!(text(one.get(&keyspace, "2").unwrap()), "20");
-    assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
-    commit(one).unwrap();
-    assert_conflict(two);
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        one.put(&keyspace, "1", "11").unwrap();
+        two.put(&keyspace, "2", "22").unwrap();
+        assert_eq!(text(one.get(&keyspace, "2").unwrap()), "20");
+        assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
+        commit(one).unwrap();
+        assert_conflict(two);
+    });
 }
 
 /// Observed transaction vanishes: a reader sees either all writes of a transaction or none.
 #[test]
 fn otv_observed_transaction_vanishes_is_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    one.put(&keyspace, "1", "11").unwrap();
-    one.put(&keyspace, "2", "19").unwrap();
-    two.put(&keyspace, "1", "12").unwrap();
-    commit(one).unwrap();
-    let three = db.transaction();
-    assert_eq!(text(three.get(&keyspace, "1").unwrap()), "11");
-    two.put(&keyspace, "2", "18").unwrap();
-    assert_eq!(text(three.get(&keyspace, "2").unwrap()), "19");
-    commit(two).unwrap();
-    assert_eq!(text(three.get(&keyspace, "2").unwrap()), "19");
-    assert_eq!(text(three.get(&keyspace, "1").unwrap()), "11");
-    commit(three).unwrap();
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        one.put(&keyspace, "1", "11").unwrap();
+        one.put(&keyspace, "2", "19").unwrap();
+        let is_put = kind.try_put(&two, &keyspace, "1", "12");
+        commit(one).unwrap();
+        if !is_put {
+            two.put(&keyspace, "1", "12").unwrap();
+        }
+        let three = kind.begin(&db);
+        assert_eq!(text(three.get(&keyspace, "1").unwrap()), "11");
+        two.put(&keyspace, "2", "18").unwrap();
+        assert_eq!(text(three.get(&keyspace, "2").unwrap()), "19");
+        commit(two).unwrap();
+        assert_eq!(text(three.get(&keyspace, "2").unwrap()), "19");
+        assert_eq!(text(three.get(&keyspace, "1").unwrap()), "11");
+        kind.commit_outdated_reader(three);
+    });
 }
 
 /// Predicate many-preceders: a key appears in a range after the range was read.
 #[test]
 fn pmp_predicate_many_preceders_are_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    assert_eq!(entries(one.range(&keyspace, "3".."9")), "");
-    two.put(&keyspace, "3", "30").unwrap();
-    commit(two).unwrap();
-    assert_eq!(entries(one.range(&keyspace, "3".."9")), "");
-    one.put(&keyspace, "1", "found none").unwrap();
-    assert_conflict(one);
-    // The same with a write that depends on a range that was deleted.
-    let (one, two) = (db.transaction(), db.transaction());
-    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20 3=30");
-    one.delete_range(&keyspace, "2".."3").unwrap();
-    commit(one).unwrap();
-    two.delete(&keyspace, "3").unwrap();
-    assert_conflict(two);
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        assert_eq!(entries(one.range(&keyspace, "3".."9")), "");
+        two.put(&keyspace, "3", "30").unwrap();
+        commit(two).unwrap();
+        assert_eq!(entries(one.range(&keyspace, "3".."9")), "");
+        one.put(&keyspace, "1", "found none").unwrap();
+        assert_conflict(one);
+        // The same with a write that depends on a range that was deleted.
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20 3=30");
+        one.delete_range(&keyspace, "2".."3").unwrap();
+        commit(one).unwrap();
+        two.delete(&keyspace, "3").unwrap();
+        assert_conflict(two);
+    });
 }
 
 #[test]
 fn p4_lost_update_is_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    assert_eq!(text(one.get(&keyspace, "1").unwrap()), "10");
-    assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
-    one.put(&keyspace, "1", "11").unwrap();
-    two.put(&keyspace, "1", "11").unwrap();
-    commit(one).unwrap();
-    assert_conflict(two);
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        assert_eq!(text(one.get(&keyspace, "1").unwrap()), "10");
+        assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
+        one.put(&keyspace, "1", "11").unwrap();
+        let is_put = kind.try_put(&two, &keyspace, "1", "11");
+        commit(one).unwrap();
+        if !is_put {
+            two.put(&keyspace, "1", "11").unwrap();
+        }
+        assert_conflict(two);
+    });
 }
 
 /// Read skew: two reads of one transaction see different states.
 #[test]
 fn g_single_read_skew_is_prevented() {
-    let (db, keyspace) = hermitage();
-    let one = db.transaction();
-    assert_eq!(text(one.get(&keyspace, "1").unwrap()), "10");
-    let two = db.transaction();
-    assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
-    assert_eq!(text(two.get(&keyspace, "2").unwrap()), "20");
-    two.put(&keyspace, "1", "12").unwrap();
-    two.put(&keyspace, "2", "18").unwrap();
-    commit(two).unwrap();
-    assert_eq!(text(one.get(&keyspace, "2").unwrap()), "20");
-    // A write that depends on the old state is refused.
-    one.delete_range(&keyspace, "2"..).unwrap();
-    assert_conflict(one);
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let one = kind.begin(&db);
+        assert_eq!(text(one.get(&keyspace, "1").unwrap()), "10");
+        let two = kind.begin(&db);
+        assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
+        assert_eq!(text(two.get(&keyspace, "2").unwrap()), "20");
+        two.put(&keyspace, "1", "12").unwrap();
+        two.put(&keyspace, "2", "18").unwrap();
+        commit(two).unwrap();
+        assert_eq!(text(one.get(&keyspace, "2").unwrap()), "20");
+        // A write that depends on the old state is refused.
+        one.delete_range(&keyspace, "2"..).unwrap();
+        assert_conflict(one);
+    });
 }
 
 /// Write skew on keys.
 #[test]
 fn g2_item_write_skew_is_prevented() {
-    let (db, keyspace) = hermitage();
-    let (one, two) = (db.transaction(), db.transaction());
-    for tx in [&one, &two] {
-        let values = tx.multi_get(&keyspace, ["1", "2"]).unwrap();
-        assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), ["10", "20"]);
-    }
-    one.put(&keyspace, "1", "11").unwrap();
-    two.put(&keyspace, "2", "21").unwrap();
-    commit(one).unwrap();
-    assert_conflict(two);
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let (one, two) = (kind.begin(&db), kind.begin(&db));
+        for tx in [&one, &two] {
+            let values = tx.multi_get(&keyspace, ["1", "2"]).unwrap();
+            assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), ["10", "20"]);
+        }
+        one.put(&keyspace, "1", "11").unwrap();
+        two.put(&keyspace, "2", "21").unwrap();
+        commit(one).unwrap();
+        assert_conflict(two);
+    });
 }
 
 /// Write skew on ranges: each transaction adds a key to the range that the other one has read.
 #[test]
 fn g2_anti_dependency_cycles_of_ranges_are_prevented() {
-    for backward in [false, true] {
-        for flush in [false, true] {
-            let (db, keyspace) = hermitage();
-            let (one, two) = (db.transaction(), db.transaction());
-            for tx in [&one, &two] {
-                let range = tx.range(&keyspace, "3"..="9");
-                assert_eq!(if backward { entries(range.rev()) } else { entries(range) }, "");
+    with_both_kinds(|kind| {
+        for backward in [false, true] {
+            for flush in [false, true] {
+                let (db, keyspace) = hermitage();
+                let (one, two) = (kind.begin(&db), kind.begin(&db));
+                for tx in [&one, &two] {
+                    let range = tx.range(&keyspace, "3"..="9");
+                    assert_eq!(if backward { entries(range.rev()) } else { entries(range) }, "");
+                }
+                one.put(&keyspace, "3", "30").unwrap();
+                two.put(&keyspace, "4", "42").unwrap();
+                commit(one).unwrap();
+                if flush {
+                    settle(&db);
+                }
+                assert_conflict(two);
             }
-            one.put(&keyspace, "3", "30").unwrap();
-            two.put(&keyspace, "4", "42").unwrap();
-            commit(one).unwrap();
-            if flush {
-                settle(&db);
-            }
-            assert_conflict(two);
         }
-    }
+    });
 }
 
 /// A read-only transaction sees one state and never fails, although the writers that it sees would form a cycle with it
