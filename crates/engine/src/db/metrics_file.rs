@@ -47,6 +47,28 @@ pub struct MetricsReading {
 /// [`Options::metrics_file`]. After a kill of the process, the file remains until the next open. Of the options only
 /// [`Options::vfs`] is used.
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("data");
+/// use std::time::Duration;
+/// use lsmx::{Db, Options, read_metrics_file};
+///
+/// let db = Db::open(&path, Options::default().metrics_file(Duration::from_secs(1)))?;
+/// // Another process can read the file, too.
+/// let reading = loop {
+///     match read_metrics_file(&path, &Options::default())? {
+///         Some(reading) => break reading,
+///         None => std::thread::sleep(Duration::from_millis(1)), // not written yet
+///     }
+/// };
+/// assert_eq!(reading.process_id, std::process::id());
+/// assert!(reading.metrics.keyspaces.contains_key("default"));
+/// # drop(db);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Io`] if the file cannot be read.
 pub fn read_metrics_file(

@@ -734,6 +734,18 @@ impl Db {
     /// The program calls this method periodically. Names and labels are those of [`Metrics::to_prometheus`]. Counters
     /// in seconds, and sums and quantiles of durations, are published as gauges, because counters of a recorder are
     /// integers.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// // `NoopRecorder` stands for the recorder of an exporter.
+    /// metrics::with_local_recorder(&metrics::NoopRecorder, || {
+    ///     db.publish_metrics(&[("database", "users")]);
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self, labels: &[(&str, &str)]) {
         crate::metrics::publish::publish(&self.metrics(), labels);

@@ -354,6 +354,21 @@ impl Options {
     /// JSON and never synced. [`Metrics::metrics_file_failures`](crate::Metrics::metrics_file_failures) counts failed
     /// writes, which have no other effect. A close removes the file. The option has no effect with
     /// [`Background::Inline`] and [`Options::read_only`]. Default: no file.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("data");
+    /// use std::time::Duration;
+    /// use lsmx::{Db, Options};
+    ///
+    /// let options = Options::default().metrics_file(Duration::from_secs(1));
+    /// let db = Db::open(&path, options)?;
+    /// db.close(None)?;
+    /// assert!(!path.join("METRICS").exists());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn metrics_file(mut self, interval: Duration) -> Self {
         self.metrics_file_us = Some(saturating_u64(interval.as_micros()));
         self

@@ -112,6 +112,27 @@ pub struct CoveringTombstone {
 /// The manifest and the indexes of tables may contain keys as bounds. They contain no values and are not searched.
 /// Uses only the file system ([`Options::vfs`]) and the operand stores ([`Options::operand_store`]) of the options.
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("data");
+/// use lsmx::{Db, Options, search_key};
+///
+/// let db = Db::open(&path, Options::default())?;
+/// db.put("ada", "a secret")?;
+/// db.flush()?;
+/// db.delete("ada")?; // the table still contains the value
+/// db.close(None)?;
+/// let report = search_key(&path, &Options::default(), None, b"ada")?;
+/// for entry in &report.entries {
+///     println!("{:?} in {}", entry.kind, entry.path.display());
+/// }
+/// assert!(!report.is_clear());
+/// assert!(search_key(&path, &Options::default(), None, b"alan")?.is_clear());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::UnknownKeyspace`]; the first damage that prevents a complete search, with file and offset;
 /// [`Error::Locked`] if the database is open for writing.
