@@ -115,6 +115,10 @@ fn require_everything(coverage: &Coverage) -> Outcome {
         "calls",
         &["drop keyspace", "rename keyspace", "clone keyspace", "checkpoint", "compact range"],
     )?;
+    coverage.require("calls", &["ingest"])?;
+    coverage.require("commits", &["batch", "transaction", "locking transaction"])?;
+    coverage.require("entries", &["expired"])?;
+    coverage.require("jobs", &["rewrite of an expired table"])?;
     coverage.require("crashes before link", &["blob", "table"])?;
     let files = ["blob", "manifest", "segment", "table", "temporary"];
     for group in ["crashes before create", "crashes before append", "crashes before sync"] {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::harness::coverage::{Coverage, file_kind};
 use crate::harness::history::{History, draw_commit};
-use crate::harness::oracle::{self, Trouble};
+use crate::harness::oracle::{self, CommitKind, Trouble};
 use crate::harness::parallel::{in_parallel, watched};
 use crate::harness::recorder::Sampling;
 use crate::harness::workload::{Faults, Plan, Played, play};
@@ -152,6 +152,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     let failed = ["a commit", "flush", "close", "opening", "making a keyspace", "resume"];
     coverage.require("failed calls", &failed).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
+    coverage.require("failed calls", &["a read in a transaction"]).unwrap();
     if scale() > 1.0 {
         // The following calls are rare. A test is certain to make them fail only if `LSMX_TEST_SCALE` is above 1.
         let failed = ["dropping a keyspace", "a checkpoint", "compacting a range"];
@@ -183,8 +184,9 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     let keyspaces = [db.default_keyspace()];
     let mut history = History::default();
     for number in 1..=5 + rng.below(40) {
-        let commit = draw_commit(&mut rng, number, 1);
-        let written = oracle::write(&db, &keyspaces, &commit, true);
+        let commit = draw_commit(&mut rng, number, 1, db.env().now_us());
+        let kind = CommitKind::random(&mut rng);
+        let written = oracle::write(&db, &keyspaces, &commit, kind, true);
         written.map_err(|error| format!("{error:?}"))?;
         history.push(&commit);
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lsmx::{Event, EventListener};
 use lsmx_base::file_name::FileName;
-use lsmx_compaction::JobKind;
+use lsmx_compaction::{JobKind, JobReason};
 use lsmx_testkit::scale;
 
 use super::Outcome;
@@ -79,6 +79,11 @@ impl EventListener for Coverage {
             _ => "other",
         };
         self.add("jobs", name);
+        if let Event::Compaction(end) = event
+            && let JobReason::Expired { .. } = end.job.reason
+        {
+            self.add("jobs", "rewrite of an expired table");
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! A list of commits. Recovery must return exactly the first commits of the list.
 
-use std::ops::Bound;
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use lsmx::Db;
 use lsmx::merge_operator::Append;
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::{Bytes, Change, Pairs};
@@ -18,14 +20,78 @@ pub(crate) const COUNTER: &[u8] = b"counter";
 /// Number of keys. With so few keys, each key has many versions.
 const KEYS: u64 = 40;
 
-/// Expiry time of some values in microseconds, which no clock of a test reaches. Keyspaces with an operand store refuse
-/// such values.
-const EXPIRY_US: u64 = 1 << 60;
+/// Half of an hour in microseconds. Values expire at the half of an hour. The clock of a run moves by
+/// [`advance_to_next_hour`], and by less than half an hour between these moves. No value therefore expires during a
+/// comparison.
+const HALF_HOUR_US: u64 = 1_800_000_000;
 
 /// A batch of operations. Each operation is the index of a keyspace and a write.
 pub(crate) type Commit = Vec<(usize, Change)>;
 
-pub(crate) type State = [Arc<Pairs>; 2];
+/// Contents of a keyspace at any time of the database clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contents {
+    /// The values before the first one expires.
+    before: Pairs,
+    /// The values after the last one has expired.
+    after: Pairs,
+    /// Times in microseconds at which the newest values of keys expire. Operands above such a value do not expire.
+    expiry_us: BTreeMap<Bytes, u64>,
+}
+
+impl Contents {
+    fn apply(&mut self, change: &Change) {
+        let operator = Append::default();
+        change.apply(&mut self.before, &operator);
+        match change {
+            Change::PutUntil(key, _, expiry_us) => {
+                self.after.remove(key);
+                self.expiry_us.insert(Arc::clone(key), *expiry_us);
+                return;
+            }
+            Change::Put(key, _) | Change::Delete(key) => drop(self.expiry_us.remove(key)),
+            Change::DeleteRange(bounds) => self.expiry_us.retain(|key, _| !bounds.contains(key)),
+            Change::Merge(..) => {}
+        }
+        change.apply(&mut self.after, &operator);
+    }
+
+    /// Returns the visible values at a time of the database clock.
+    pub(crate) fn at(&self, now_us: u64) -> Pairs {
+        let mut pairs = self.before.clone();
+        for (key, _) in self.expiry_us.iter().filter(|(_, expiry_us)| **expiry_us <= now_us) {
+            match self.after.get(key) {
+                Some(value) => drop(pairs.insert(Arc::clone(key), Arc::clone(value))),
+                None => drop(pairs.remove(key)),
+            }
+        }
+        pairs
+    }
+
+    /// Returns the contents of a clone that is made at a time of the database clock. In the clone, operands expire with the
+    /// value below them.
+    pub(crate) fn clone_at(&self, now_us: u64) -> Contents {
+        let mut expiry_us = self.expiry_us.clone();
+        expiry_us.retain(|_, expiry_us| *expiry_us > now_us);
+        let before = self.at(now_us);
+        let mut after = before.clone();
+        after.retain(|key, _| !expiry_us.contains_key(key));
+        Contents { before, after, expiry_us }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.before.is_empty()
+    }
+}
+
+/// Advances the clock of a database to the start of the next hour.
+pub(crate) fn advance_to_next_hour(db: &Db) {
+    let hour_us = 2 * HALF_HOUR_US;
+    db.env().advance_us(hour_us - db.env().now_us() % hour_us);
+}
+
+/// Contents of each keyspace.
+pub(crate) type State = [Arc<Contents>; 2];
 
 /// Element `n` is the contents after the first `n` commits.
 #[derive(Clone, Debug)]
@@ -60,7 +126,7 @@ impl History {
 
 pub(crate) fn apply(state: &mut State, commit: &Commit) {
     for (keyspace, change) in commit {
-        change.apply(Arc::make_mut(&mut state[*keyspace]), &Append::default());
+        Arc::make_mut(&mut state[*keyspace]).apply(change);
     }
 }
 
@@ -79,8 +145,8 @@ pub(crate) fn keys() -> impl Iterator<Item = Bytes> {
 }
 
 /// Draws a commit, which puts its number in each keyspace and makes a few random changes. If a key occurs twice, the
-/// later change wins.
-pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> Commit {
+/// later change wins. `now_us` is the current time of the database clock.
+pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize, now_us: u64) -> Commit {
     let mut commit = Commit::new();
     if rng.is_one_in(12) {
         // The range delete precedes the puts of the counters, so the counters remain.
@@ -95,7 +161,7 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
         let change = match rng.below(8) {
             0..2 => Change::Delete(key),
             2..5 => Change::Merge(key, value),
-            5 if !has_stores() => Change::PutUntil(key, value, EXPIRY_US),
+            5 if !has_stores() => Change::PutUntil(key, value, draw_expiry(rng, now_us)),
             _ => Change::Put(key, value),
         };
         commit.push((keyspace, change));
@@ -107,7 +173,23 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
             commit.push((keyspace, Change::Merge(key.clone(), rng.bytes(2).into())));
         }
     }
+    if !has_stores() && rng.is_one_in(8) {
+        // So many values expire at once that half of the entries of a table may have expired.
+        let (keyspace, expiry_us) = (rng.below(keyspaces), draw_expiry(rng, now_us));
+        for _ in 0..4 + rng.below(8) {
+            let (key, value) = (key(rng.next_u64()), rng.bytes(40).into());
+            commit.push((keyspace, Change::PutUntil(key, value, expiry_us)));
+        }
+    }
     commit
+}
+
+/// Draws an expiry time: a past time, the half of this hour or of one of the next two, or a time that is never reached.
+/// Keyspaces with an operand store refuse values that expire.
+fn draw_expiry(rng: &mut TestRng, now_us: u64) -> u64 {
+    let hour = now_us / (2 * HALF_HOUR_US);
+    let hours = hour + *rng.choose(&[0, 1, 1, 2, 3, 1 << 24]);
+    (2 * hours).saturating_sub(1) * HALF_HOUR_US
 }
 
 /// Draws puts and deletes for an ingest, which puts its number in each keyspace.

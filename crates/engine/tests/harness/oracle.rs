@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::MemOperationKind;
@@ -18,7 +19,9 @@ use lsmx_testkit::world::{
 pub(crate) use lsmx_testkit::world::Trouble;
 
 use super::coverage::Coverage;
-use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys};
+use super::history::{
+    COUNTER, Commit, History, KEYSPACES, State, advance_to_next_hour, apply, draw_commit, key, keys,
+};
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Outcome, options, passing};
 
@@ -40,17 +43,20 @@ pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
     number.map_err(|_| Trouble::Wrong(format!("the counter has {} bytes", value.len())))
 }
 
-/// Compares the contents with the model by scans, lookups, ranges and moves of a cursor.
+/// Compares the contents with the model at the current time of the database clock, by scans, lookups, ranges and moves of a cursor.
 pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), Trouble> {
+    let now_us = db.env().now_us();
     for (name, state) in KEYSPACES.iter().zip(state) {
         let keyspace = match db.open_keyspace(name, None) {
             Ok(keyspace) => keyspace,
             Err(_) if state.is_empty() => continue,
             Err(error) => {
-                return Err(Trouble::Wrong(format!("{error}, it has {} keys", state.len())));
+                let keys = state.at(now_us).len();
+                return Err(Trouble::Wrong(format!("{error}, it has {keys} keys")));
             }
         };
-        compare_with_ranges(&keyspace, state, rng).map_err(|trouble| match trouble {
+        let pairs = state.at(now_us);
+        compare_with_ranges(&keyspace, &pairs, rng).map_err(|trouble| match trouble {
             Trouble::Wrong(what) => Trouble::Wrong(format!("[{name}] {what}")),
             failed => failed,
         })?;
@@ -224,15 +230,18 @@ fn go_on(
     let (mut n, mut synced) = (recovered.n, recovered.n);
     for _ in 0..1 + rng.below(8) {
         n += 1;
-        let commit = draw_commit(rng, n, keyspaces.len());
-        let sync = rng.is_one_in(4);
-        write(&db, &keyspaces, &commit, sync).map_err(failed)?;
+        let commit = draw_commit(rng, n, keyspaces.len(), db.env().now_us());
+        let (kind, sync) = (CommitKind::random(rng), rng.is_one_in(4));
+        write(&db, &keyspaces, &commit, kind, sync).map_err(failed)?;
         let mut state = states[states.len() - 1].clone();
         apply(&mut state, &commit);
         states.push(state);
         if rng.is_one_in(16) {
             db.flush().map_err(failed)?;
             synced = n;
+        }
+        if rng.is_one_in(8) {
+            advance_to_next_hour(&db);
         }
         if sync {
             synced = n;
@@ -276,17 +285,58 @@ fn check_nested(crash: &Crash, recovered: &Recovered, coverage: &Arc<Coverage>) 
     verify_clean(&crash.disk)
 }
 
+/// How a commit is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitKind {
+    Batch,
+    Transaction,
+    LockingTransaction,
+}
+
+impl CommitKind {
+    /// Draws a kind. One in three commits is a transaction, and one in three of these locks its keys.
+    pub(crate) fn random(rng: &mut TestRng) -> CommitKind {
+        match rng.below(9) {
+            0 => CommitKind::LockingTransaction,
+            1..3 => CommitKind::Transaction,
+            _ => CommitKind::Batch,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CommitKind::Batch => "batch",
+            CommitKind::Transaction => "transaction",
+            CommitKind::LockingTransaction => "locking transaction",
+        }
+    }
+}
+
+/// Writes a commit. A transaction also reads the counter, which its commit then checks.
 pub(crate) fn write(
     db: &Db,
     keyspaces: &[Keyspace],
     commit: &Commit,
+    kind: CommitKind,
     sync: bool,
 ) -> lsmx::Result<()> {
-    let mut batch = WriteBatch::new();
+    let durability = if sync { Durability::Sync } else { Durability::Buffered };
+    let tx = match kind {
+        CommitKind::Batch => {
+            let mut batch = WriteBatch::new();
+            for (keyspace, change) in commit {
+                change.add_to(&mut batch, &keyspaces[*keyspace]);
+            }
+            return db.write(batch, durability);
+        }
+        CommitKind::Transaction => db.transaction(),
+        CommitKind::LockingTransaction => db.locking_transaction(Duration::from_secs(1)),
+    };
+    tx.get_for_update(&keyspaces[0], COUNTER)?;
     for (keyspace, change) in commit {
-        change.add_to(&mut batch, &keyspaces[*keyspace]);
+        change.add_to_transaction(&tx, &keyspaces[*keyspace])?;
     }
-    db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })
+    tx.commit(durability)
 }
 
 /// Returns the error message for a failed image, with the command that repeats the check.

@@ -7,9 +7,9 @@ use lsmx::env::Background;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Keyspace};
 use lsmx_testkit::TestRng;
-use lsmx_testkit::world::{Pairs, compare_pairs};
+use lsmx_testkit::world::compare_pairs;
 
-use super::history::History;
+use super::history::{Contents, History};
 use super::oracle::{self, Trouble};
 use super::recorder::Presence;
 use super::{Outcome, options};
@@ -87,8 +87,7 @@ pub(crate) const CLONE: &str = "clone";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cloned {
     pub(crate) presence: Presence,
-    /// Contents of the source at the time of the clone.
-    pub(crate) pairs: Arc<Pairs>,
+    pub(crate) contents: Arc<Contents>,
 }
 
 /// Compares the keyspace [`CLONE`] with the known state. Returns whether the keyspace exists.
@@ -100,7 +99,8 @@ pub(crate) fn check_clone(db: &Db, known: &Cloned) -> Result<bool, Trouble> {
         }
         (Ok(_), Presence::No) => Err(Trouble::Wrong("a clone exists".to_owned())),
         (Ok(keyspace), _) => {
-            compare_pairs(CLONE, keyspace.iter(), known.pairs.iter())?;
+            let pairs = known.contents.at(db.env().now_us());
+            compare_pairs(CLONE, keyspace.iter(), pairs.iter())?;
             Ok(true)
         }
     }

@@ -11,11 +11,11 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 use lsmx_base::file_name::CURRENT;
 use lsmx_testkit::TestRng;
-use lsmx_testkit::world::{Change, compare_pairs};
+use lsmx_testkit::world::{Change, Pairs, compare_pairs};
 
 use super::coverage::Coverage;
-use super::history::{History, KEYSPACES, State, draw_commit, draw_ingest, key};
-use super::oracle::{self, DIR, Trouble};
+use super::history::{History, KEYSPACES, advance_to_next_hour, draw_commit, draw_ingest, key};
+use super::oracle::{self, CommitKind, DIR, Trouble};
 use super::passing::{self, CLONE, Checkpoint, Cloned, NAMES, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
 use super::{Outcome, options};
@@ -68,8 +68,8 @@ pub(crate) struct Played {
 /// A snapshot and its expected contents.
 struct Still {
     snapshot: Snapshot,
-    state: State,
-    keyspaces: usize,
+    /// Contents of each keyspace.
+    contents: Vec<Pairs>,
 }
 
 struct Open {
@@ -250,11 +250,7 @@ impl Run<'_> {
             }
             85..89 => self.look_through_a_snapshot(),
             89 => self.ingest(),
-            90 => {
-                let us = self.rng.below(2_000_000);
-                self.opened()?.db.env().advance_us(us);
-                Ok(())
-            }
+            90 => self.advance_clock(),
             91 => self.check_live(),
             92 => self.ingest(),
             93..95 => self.come_and_go(),
@@ -266,9 +262,20 @@ impl Run<'_> {
                 if matches!(self.plan.faults, Faults::Random) && !self.armed {
                     self.arm(12);
                 }
-                Ok(())
+                self.advance_clock()
             }
         }
+    }
+
+    /// Advances the clock by at most two seconds, or to the next hour, in which more values have expired.
+    fn advance_clock(&mut self) -> Outcome {
+        let us = self.rng.is_one_in(3).then(|| self.rng.below(2_000_000));
+        let db = &self.opened()?.db;
+        match us {
+            Some(us) => db.env().advance_us(us),
+            None => advance_to_next_hour(db),
+        }
+        Ok(())
     }
 
     fn history(&self) -> &History {
@@ -331,7 +338,9 @@ impl Run<'_> {
         let number = self.recorder.promises().committed + 1;
         let mut rng = self.rng.clone();
         let open = self.opened()?;
-        let commit = Arc::new(draw_commit(&mut rng, number, open.keyspaces.len()));
+        let now_us = open.db.env().now_us();
+        let commit = Arc::new(draw_commit(&mut rng, number, open.keyspaces.len(), now_us));
+        let kind = CommitKind::random(&mut rng);
         // Depending on the seed, one in 40 commits, one in 5 commits or every commit is synced.
         let sync = match self.plan.seed / 4 % 4 {
             0 => rng.is_one_in(40),
@@ -346,10 +355,11 @@ impl Run<'_> {
             promises.seq_largest = before.max(seq);
             before
         };
-        let written = oracle::write(&open.db, &open.keyspaces, &commit, sync);
+        let written = oracle::write(&open.db, &open.keyspaces, &commit, kind, sync);
         self.rng = rng;
         match written {
             Ok(()) => {
+                self.coverage.add("commits", kind.name());
                 self.settle_pending(true);
                 if sync {
                     self.all_synced();
@@ -380,6 +390,12 @@ impl Run<'_> {
                 self.settle_pending(false);
                 self.recorder.promises().seq_largest = before;
                 self.excuse_background(&error)
+            }
+            // A read of the transaction failed, so the transaction must not be found later.
+            Err(error) if kind != CommitKind::Batch => {
+                self.settle_pending(false);
+                self.recorder.promises().seq_largest = before;
+                self.excuse("a read in a transaction", &error)
             }
             Err(error) => Err(format!("a commit fails: {error:?}")),
         }
@@ -637,8 +653,9 @@ impl Run<'_> {
         let source = self.rng.below(self.opened()?.keyspaces.len());
         let options = options::draw_clone(&mut self.rng);
         let history = self.history();
-        let pairs = Arc::clone(&history.state(history.last())[source]);
-        self.recorder.promises().cloned = Cloned { presence: Presence::Maybe, pairs };
+        let now_us = self.opened()?.db.env().now_us();
+        let contents = Arc::new(history.state(history.last())[source].clone_at(now_us));
+        self.recorder.promises().cloned = Cloned { presence: Presence::Maybe, contents };
         match self.opened()?.db.clone_keyspace(KEYSPACES[source], CLONE, options) {
             Ok(_) => {
                 self.coverage.add("calls", "clone keyspace");
@@ -754,13 +771,15 @@ impl Run<'_> {
         let take = self.opened()?.stills.is_empty() || self.rng.is_one_in(3);
         let Some(open) = &mut self.open else { return Ok(()) };
         if take {
-            let (snapshot, keyspaces) = (open.db.snapshot(), open.keyspaces.len());
-            open.stills.push(Still { snapshot, state, keyspaces });
+            let (snapshot, now_us) = (open.db.snapshot(), open.db.env().now_us());
+            let states = state[..open.keyspaces.len()].iter();
+            let contents = states.map(|contents| contents.at(now_us)).collect();
+            open.stills.push(Still { snapshot, contents });
             return Ok(());
         }
         self.coverage.add("calls", "snapshot");
         let still = open.stills.remove(0);
-        for (keyspace, state) in open.keyspaces[..still.keyspaces].iter().zip(&still.state) {
+        for (keyspace, pairs) in open.keyspaces.iter().zip(&still.contents) {
             let read = || still.snapshot.iter(keyspace).collect::<Result<Vec<_>, _>>();
             let seen = match read() {
                 Ok(seen) => seen,
@@ -771,7 +790,7 @@ impl Run<'_> {
                     read().map_err(|error| format!("a snapshot: {error:?}"))?
                 }
             };
-            compare_pairs("snapshot", seen.into_iter().map(Ok), state.iter())?;
+            compare_pairs("snapshot", seen.into_iter().map(Ok), pairs.iter())?;
         }
         Ok(())
     }
@@ -953,6 +972,8 @@ impl Run<'_> {
     fn close(&mut self) -> Outcome {
         let Some(mut open) = self.open.take() else { return Ok(()) };
         open.stills.clear();
+        let expired = open.db.metrics().keyspaces.values().map(|it| it.expired.entries).sum();
+        self.coverage.add_many("entries", "expired", expired);
         self.recorder.promises().phase = Phase::Closing;
         match open.db.close(None) {
             Ok(()) => {

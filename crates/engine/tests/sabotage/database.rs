@@ -17,6 +17,7 @@ use crate::harness::history::draw_commit;
 use crate::harness::liveness::{self, Kind, Mode};
 use crate::harness::log_archives;
 use crate::harness::log_crashes::enumerate_crashes;
+use crate::harness::oracle::CommitKind;
 use crate::harness::recorder::Sampling;
 use crate::harness::transactions::{locked_increments, random_transactions};
 use crate::harness::workload::{Faults, Plan, play};
@@ -460,8 +461,9 @@ fn damage_in_the_log(seed: u64) -> Outcome {
     let keyspaces = [db.default_keyspace()];
     let count = 3 + rng.below(5);
     for number in 1..=count {
-        let commit = draw_commit(&mut rng, number, 1);
-        oracle::write(&db, &keyspaces, &commit, true).map_err(failed)?;
+        let commit = draw_commit(&mut rng, number, 1, db.env().now_us());
+        let kind = CommitKind::random(&mut rng);
+        oracle::write(&db, &keyspaces, &commit, kind, true).map_err(failed)?;
     }
     // The test simulates a killed process. After a power loss, the mark of the last sync may be missing, and recovery
     // cannot distinguish damage after the previous mark from an incomplete commit.
@@ -723,8 +725,9 @@ fn bytes_that_end_early(seed: u64) -> Outcome {
     let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
     let keyspaces = [db.default_keyspace()];
     for number in 1..=20 {
-        let commit = draw_commit(&mut rng, number, 1);
-        oracle::write(&db, &keyspaces, &commit, false).map_err(failed)?;
+        let commit = draw_commit(&mut rng, number, 1, db.env().now_us());
+        let kind = CommitKind::random(&mut rng);
+        oracle::write(&db, &keyspaces, &commit, kind, false).map_err(failed)?;
     }
     let seeds = lsmx_testkit::engine::seeds_from_files(&disk.snapshot_all());
     for target in lsmx_testkit::engine::TARGETS {
