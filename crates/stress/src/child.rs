@@ -1,11 +1,12 @@
 //! The child process of the stress test. Writer threads commit until the parent kills the process. The main thread
 //! concurrently runs the operations of [`ConcurrentTasks`].
 
+use std::ops::{Bound, Range};
 use std::path::Path;
 use std::time::Duration;
 
 use lsmx::env::Env;
-use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
+use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, Transaction, WriteBatch};
 
 use crate::Outcome;
 use crate::checkpoints::{self, CheckpointBounds};
@@ -17,6 +18,7 @@ use crate::messages::{self, Message};
 use crate::options::{draw_counted, draw_delete_persistence};
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::world::Change as Write;
 
 /// The child sends its operation counts to the parent after this many calls of [`ConcurrentTasks::run_one`].
 const TASKS_PER_MESSAGE: u64 = 4;
@@ -125,37 +127,74 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes a commit. In nine commits, two are optimistic transactions and one is a locking transaction.
     fn commit(&self, number: u64) -> Result<()> {
-        let (writer, keyspaces) = (self.number, self.view.keyspaces);
-        let (changes, sync) = draw_changes(self.orders.seed, writer, number);
-        let mut batch = WriteBatch::new();
-        for keyspace in keyspaces {
-            batch.put(keyspace, counter_key(writer), number.to_le_bytes());
-        }
-        batch.merge(&keyspaces[0], merged_key(writer), 1u64.to_le_bytes());
-        for (keyspace, change) in changes {
-            let keyspace = &keyspaces[keyspace];
-            match change {
-                // Some values get a time to live. They do not expire during the test.
-                Change::Put(key, value)
-                    if value.len().is_multiple_of(3)
-                        && keyspace.options().operand_store.is_none() =>
-                {
-                    batch.put_with_ttl(keyspace, key, value, YEAR);
+        let keyspaces = self.view.keyspaces;
+        let (writes, sync) = self.draw_writes(number);
+        let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        let add = |tx: &Transaction| -> Result<()> {
+            tx.get_for_update(&keyspaces[0], counter_key(self.number))?;
+            let mut writes = writes.iter();
+            writes.try_for_each(|(index, write)| write.add_to_transaction(tx, &keyspaces[*index]))
+        };
+        match number % 9 {
+            0 => loop {
+                let tx = self.db.locking_transaction(LOCK_TIMEOUT);
+                match add(&tx).and_then(|()| tx.commit(durability)) {
+                    // A concurrent flush has shortened the write history.
+                    Err(Error::ConflictUnknown { .. }) => {}
+                    committed => return committed,
                 }
-                Change::Put(key, value) => batch.put(keyspace, key, value),
-                Change::Delete(key) => batch.delete(keyspace, key),
-                Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
-                Change::DeleteRange(range) => batch.delete_range(keyspace, range),
+            },
+            1 | 2 => self.db.transact(durability, add),
+            _ => {
+                let mut batch = WriteBatch::new();
+                for (index, write) in &writes {
+                    write.add_to(&mut batch, &keyspaces[*index]);
+                }
+                self.db.write(batch, durability)
             }
         }
-        let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        self.db.write(batch, durability)
+    }
+
+    /// Returns the writes of a commit, each with the index of its keyspace. The boolean is true if the commit is synced.
+    fn draw_writes(&self, number: u64) -> (Vec<(usize, Write)>, bool) {
+        let (writer, keyspaces) = (self.number, self.view.keyspaces);
+        let (changes, sync) = draw_changes(self.orders.seed, writer, number);
+        let counter = Write::Put(counter_key(writer).into(), number.to_le_bytes().into());
+        let counters = (0..keyspaces.len()).map(|keyspace| (keyspace, counter.clone()));
+        let mut writes: Vec<_> = counters.collect();
+        writes.push((0, Write::Merge(merged_key(writer).into(), 1u64.to_le_bytes().into())));
+        for (keyspace, change) in changes {
+            let may_expire = keyspaces[keyspace].options().operand_store.is_none();
+            let write = match change {
+                Change::Put(key, value) if may_expire && value.len().is_multiple_of(3) => {
+                    Write::PutUntil(key.into(), value.into(), NEVER_US)
+                }
+                Change::Put(key, value) => Write::Put(key.into(), value.into()),
+                // A value that has expired has the effect of a delete.
+                Change::Delete(key) if may_expire && number.is_multiple_of(2) => {
+                    Write::PutUntil(key.into(), (*b"expired").into(), EXPIRED_US)
+                }
+                Change::Delete(key) => Write::Delete(key.into()),
+                Change::Merge(key, operand) => Write::Merge(key.into(), operand.into()),
+                Change::DeleteRange(Range { start, end }) => {
+                    let bounds = (Bound::Included(start.into()), Bound::Excluded(end.into()));
+                    Write::DeleteRange(bounds)
+                }
+            };
+            writes.push((keyspace, write));
+        }
+        (writes, sync)
     }
 }
 
-/// Time to live of the values that expire. It exceeds the duration of every test.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Maximum time for which a transaction waits for a key. Each writer has its own keys, so no transaction waits.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// An expiry time in microseconds that is before every time of the clock.
+const EXPIRED_US: u64 = 1;
+/// An expiry time in microseconds that no clock reaches.
+const NEVER_US: u64 = 1 << 60;
 
 /// Operations that the main thread runs while the writers commit.
 struct ConcurrentTasks<'a> {

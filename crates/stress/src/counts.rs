@@ -22,6 +22,10 @@ pub struct ChildCounts {
     pub overflows: u64,
     /// Number of rewritten blob files.
     pub blob_rewrites: u64,
+    /// Number of committed transactions.
+    pub transactions: u64,
+    /// Number of expired entries that jobs dropped.
+    pub expired: u64,
     /// Number of open keyspaces to which an operand store was added.
     pub to_store: u64,
     /// Number of open keyspaces whose operands were moved from the operand store to the tree.
@@ -35,7 +39,7 @@ pub struct ChildCounts {
 }
 
 impl ChildCounts {
-    fn counts(&mut self) -> [&mut u64; 12] {
+    fn counts(&mut self) -> [&mut u64; 14] {
         [
             &mut self.operands,
             &mut self.delete_markers,
@@ -44,6 +48,8 @@ impl ChildCounts {
             &mut self.merges,
             &mut self.overflows,
             &mut self.blob_rewrites,
+            &mut self.transactions,
+            &mut self.expired,
             &mut self.to_store,
             &mut self.back_to_tree,
             &mut self.snapshots,
@@ -55,7 +61,8 @@ impl ChildCounts {
     /// Raises each count to its value in the database metrics. A count never decreases, although the counters of a new
     /// operand store start at 0.
     pub(crate) fn update_from(&mut self, metrics: &Metrics) {
-        let mut now = ChildCounts::default();
+        let transactions = metrics.transactions.committed;
+        let mut now = ChildCounts { transactions, ..ChildCounts::default() };
         for keyspace in metrics.keyspaces.values() {
             let store = keyspace.operand_store.unwrap_or_default();
             now.operands += store.operands;
@@ -65,6 +72,7 @@ impl ChildCounts {
             now.merges += store.merges;
             now.overflows += store.to_tree;
             now.blob_rewrites += keyspace.value_log.rewrites;
+            now.expired += keyspace.expired.entries;
         }
         for (count, now) in self.counts().into_iter().zip(now.counts()) {
             *count = (*count).max(*now);

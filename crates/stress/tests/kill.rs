@@ -88,6 +88,9 @@ fn killed_process_loses_no_acknowledged_commit() {
     assert!(sum.acknowledged > sum.kills * 50, "too few acknowledgements: {sum:?}");
     let ChildCounts { operands, rewrites, splits, overflows, blob_rewrites, copies, .. } =
         sum.reached;
+    let ChildCounts { transactions, expired, .. } = sum.reached;
+    assert!(transactions > 0, "no transaction was committed: {sum:?}");
+    assert!(expired > 0, "no expired entry was dropped: {sum:?}");
     let bucket_jobs = rewrites + splits + overflows;
     assert!(operands > 0 && bucket_jobs > 0, "no operand store wrote a bucket: {sum:?}");
     assert!(blob_rewrites > 0, "no blob file was rewritten: {sum:?}");

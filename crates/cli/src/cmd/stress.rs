@@ -118,6 +118,8 @@ impl StressTest<'_> {
             (reached.rewrites + reached.splits + reached.merges, "rewritten buckets"),
             (reached.overflows, "buckets moved to the tree"),
             (reached.blob_rewrites, "rewritten blob files"),
+            (reached.transactions, "transactions"),
+            (reached.expired, "expired entries that jobs dropped"),
             (reached.to_store + reached.back_to_tree, "conversions of open keyspaces"),
             (reached.snapshots, "snapshots compared a second time"),
             (reached.copies, "checkpoints opened and compared"),
