@@ -15,13 +15,14 @@ mod preemptive;
 mod primitives;
 mod run_list;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::delete_persistence::DeletePersistence;
 use crate::error::Error;
 use crate::explain::{Explanation, ExplanationBuilder};
 use crate::file_picker::FilePicker;
-use crate::ids::{Level, RunId};
+use crate::ids::{FileId, Level, RunId};
 use crate::job::{Job, JobReason};
 use crate::layout::TreeLayout;
 use crate::policy::{CompactionPolicy, Debt};
@@ -98,14 +99,24 @@ impl ComposedPolicy {
     /// jobs. The job also needs all older runs.
     ///
     /// If the rules took some of these runs meanwhile, two workers could take them in turn, and the job would never
-    /// start.
+    /// start. The end of a manual compaction may be hours away, and the end of a quarantine is unknown, so the rules do
+    /// not wait for them.
     fn find_waiting_run(&self, shape: &TreeShape, running: &RunningJobs) -> Option<RunId> {
         let TreeLayout::RunList { .. } = &self.primitives.layout else { return None };
         shape.delete_persistence_us?;
         let explanation = ExplanationBuilder::default();
         let context = self.pick_context(shape, running, &explanation);
+        let policy_jobs = running.jobs.iter().filter(|(job, _)| job.reason != JobReason::Manual);
+        let soon_idle: HashSet<FileId> =
+            policy_jobs.flat_map(|(job, _)| job.input_files()).collect();
+        let waits = |due: &FileToCompact<'_>| {
+            let needed = shape.runs().skip_while(|(_, run)| run.id != due.run.id);
+            let files = needed.flat_map(|(_, run)| &run.files).map(|file| file.id);
+            let mut busy = files.filter(|file| running.is_file_busy(*file)).peekable();
+            busy.peek().is_some() && busy.all(|file| soon_idle.contains(&file))
+        };
         let due = file_rules::find_files_due_by_persistence(&context);
-        due.iter().find(|due| !due.can_rewrite).map(|due| due.run.id)
+        due.iter().find(|due| !due.can_rewrite && waits(due)).map(|due| due.run.id)
     }
 
     /// Returns whether L0 has at least half of the runs at which writes stop.
