@@ -32,6 +32,31 @@ struct ViewReader {
     windows: Option<WindowReader>,
 }
 
+/// Prefetches the window of a bucket that a cursor reads when it seeks `key`.
+pub(crate) fn prefetch_first_window(view: &StoreView, bucket: usize, key: &[u8]) {
+    prefetch_window(view, None, bucket, WindowPosition::From(key), WINDOW_RECORDS_MIN);
+}
+
+/// Prefetches the pages of a window that `last_read` has not read. `last_read` may belong to another bucket.
+fn prefetch_window(
+    view: &StoreView,
+    last_read: Option<&WindowReader>,
+    bucket: usize,
+    position: WindowPosition<'_>,
+    count: usize,
+) {
+    let bucket = &view.buckets[bucket];
+    // After a failed sync, the store reads the pages from the device and not from the page cache.
+    if bucket.is_empty() || view.resources.files.has_failed_sync() {
+        return;
+    }
+    let memory = &view.resources.memory;
+    match last_read.filter(|last_read| Arc::ptr_eq(&last_read.bucket, bucket)) {
+        Some(last_read) => last_read.prefetch(position, count, memory),
+        None => WindowReader::new(bucket.clone()).prefetch(position, count, memory),
+    }
+}
+
 impl ViewReader {
     /// Reads a window of a bucket. The result contains only operands that are visible at `at`.
     fn read_window(
@@ -136,9 +161,37 @@ impl OperandCursor {
         if let Some(reader) = &mut self.reader {
             self.window = reader.read_window(bucket, position, self.window_records)?;
             self.bucket = Some(bucket);
+            let is_first = self.window_records == WINDOW_RECORDS_MIN;
             self.window_records = self.window_records.saturating_mul(4);
+            // Most scans end in the first window, so the second one is not prefetched.
+            if !is_first && !reader.counts_as_job && reader.reads == OperandReadTier::Storage {
+                self.prefetch_next_window(bucket, position);
+            }
         }
         Ok(())
+    }
+
+    /// Prefetches the window after the current one in the direction of `position`.
+    fn prefetch_next_window(&self, bucket: usize, position: WindowPosition<'_>) {
+        let Some(reader) = &self.reader else { return };
+        let Window { start, end, .. } = &self.window;
+        let next = match (position, end) {
+            (WindowPosition::From(_), Some(end)) => Some((bucket, WindowPosition::From(end))),
+            (WindowPosition::From(_), None) => {
+                let next = Some(bucket + 1).filter(|next| *next < self.bucket_count());
+                next.map(|next| (next, WindowPosition::From(&[])))
+            }
+            (WindowPosition::Before(_), _) if !start.is_empty() => {
+                Some((bucket, WindowPosition::Before(Some(start))))
+            }
+            (WindowPosition::Before(_), _) => {
+                bucket.checked_sub(1).map(|next| (next, WindowPosition::Before(None)))
+            }
+        };
+        if let Some((bucket, position)) = next {
+            let last_read = reader.windows.as_ref();
+            prefetch_window(&reader.view, last_read, bucket, position, self.window_records);
+        }
     }
 
     /// Loads a window that contains `key`. Does nothing if the current window contains it.

@@ -13,7 +13,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
 use crate::bucket::reader::{BucketReader, for_each_frame};
-use crate::cursor::OperandCursor;
+use crate::cursor::{OperandCursor, prefetch_first_window};
 use crate::files::BucketFile;
 use crate::files::io::io_error;
 use crate::format::header::{BUCKET_HEADER, HEADER_BYTES, encode_header};
@@ -58,6 +58,12 @@ impl OperandView for StoreView {
             && !self.resources.files.has_failed_sync()
         {
             self.prefetch_key(bucket, key, at);
+        }
+    }
+
+    fn prefetch_seek(&self, key: &[u8]) {
+        if let Some(index) = self.bucket_index(key) {
+            prefetch_first_window(self, index, key);
         }
     }
 

@@ -11,6 +11,7 @@ use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::sync::Arc;
 
 use super::Bucket;
+use super::extent::Extent;
 use super::lookup::GAP_BYTES_MAX;
 use super::reader::{BucketReader, for_each_frame};
 use crate::files::BucketFile;
@@ -60,8 +61,8 @@ pub struct WindowReader {
 }
 
 /// A contiguous part of a file that consists of complete pages.
-struct PageSpan<'a> {
-    file: &'a Arc<BucketFile>,
+struct PageSpan {
+    file: Arc<BucketFile>,
     range: Range<u64>,
 }
 
@@ -84,23 +85,40 @@ impl WindowReader {
             Some(sorted) => &*sorted.load_index(reader, memory)?.entries,
             None => &[],
         };
-        match position {
-            WindowPosition::From(start) => self.read_from(start, count, entries, reader),
-            WindowPosition::Before(end) => self.read_before(end, count, entries, reader),
+        let pages = select_pages(entries, position, count);
+        self.load(pages.clone(), entries, reader)?;
+        Ok(match position {
+            WindowPosition::From(start) => self.window_from(start, count, pages.end, entries),
+            WindowPosition::Before(end) => self.window_before(end, count, pages.start, entries),
+        })
+    }
+
+    /// Gives read-ahead hints for the pages that [`WindowReader::read`] reads with the same arguments.
+    ///
+    /// If the index of the sorted part is not in memory, gives hints only for the unsorted pages.
+    pub fn prefetch(&self, position: WindowPosition<'_>, count: usize, memory: &MemoryUsage) {
+        let reader = &mut BucketReader::for_memory();
+        let index = self.bucket.sorted.as_ref().map(|sorted| sorted.load_index(reader, memory));
+        let entries = match &index {
+            Some(Ok(index)) => &*index.entries,
+            _ => &[],
+        };
+        let spans = self.missing_spans(select_pages(entries, position, count), entries);
+        for group in spans.chunk_by(can_share_read) {
+            if let (Some(first), Some(last)) = (group.first(), group.last()) {
+                first.file.prefetch(first.range.start, last.range.end);
+            }
         }
     }
 
-    fn read_from(
-        &mut self,
+    /// Returns the window from `start`, after the pages of the sorted part before page `after` have been read.
+    fn window_from(
+        &self,
         start: &[u8],
         count: usize,
+        after: usize,
         entries: &[IndexEntry],
-        reader: &mut BucketReader<'_>,
-    ) -> Result<Window> {
-        let first = entries.partition_point(|entry| *entry.first_key <= *start).saturating_sub(1);
-        let page_count = count_pages(entries[first..].iter(), count);
-        let after = first + page_count;
-        self.load(first..after, entries, reader)?;
+    ) -> Window {
         let mut end = entries.get(after).map(|entry| &*entry.first_key);
         for run in &self.runs {
             // The window must end at a key after `start`, so that it contains all records of `start`.
@@ -108,20 +126,17 @@ impl WindowReader {
             let key = (index < run.len()).then(|| run.record(index).key);
             end = end.into_iter().chain(key).min();
         }
-        Ok(self.window(start, end))
+        self.window(start, end)
     }
 
-    fn read_before(
-        &mut self,
+    /// Returns the window that ends before `end`, after the pages of the sorted part from page `first` have been read.
+    fn window_before(
+        &self,
         end: Option<&[u8]>,
         count: usize,
+        first: usize,
         entries: &[IndexEntry],
-        reader: &mut BucketReader<'_>,
-    ) -> Result<Window> {
-        let after = end
-            .map_or(entries.len(), |end| entries.partition_point(|entry| *entry.first_key < *end));
-        let first = after - count_pages(entries[..after].iter().rev(), count);
-        self.load(first..after, entries, reader)?;
+    ) -> Window {
         // The first window starts at the start of the bucket's key range, before the first key in the index.
         let mut start = if first > 0 { &*entries[first].first_key } else { &[] };
         for run in &self.runs {
@@ -130,7 +145,7 @@ impl WindowReader {
                 start = start.max(run.record(index).key);
             }
         }
-        Ok(self.window(start, end))
+        self.window(start, end)
     }
 
     fn window(&self, start: &[u8], end: Option<&[u8]>) -> Window {
@@ -146,6 +161,23 @@ impl WindowReader {
         Window { start: copy(start), end: end.map(copy), records }
     }
 
+    /// Returns the unsorted pages and the given pages of the sorted part, without those that were read before.
+    fn missing_spans(&self, pages: Range<usize>, entries: &[IndexEntry]) -> Vec<PageSpan> {
+        let mut spans = Vec::new();
+        let mut missing = pages.filter(|page| self.sorted_pages.binary_search(page).is_err());
+        if let (Some(sorted), Some(first)) = (&self.bucket.sorted, missing.next()) {
+            let last = &entries[missing.next_back().unwrap_or(first)];
+            let range = entries[first].offset..last.offset + last.bytes;
+            spans.push(PageSpan { file: sorted.file.clone(), range });
+        }
+        if !self.read_unsorted {
+            let span =
+                |it: &Arc<Extent>| PageSpan { file: it.file.clone(), range: it.start..it.end };
+            spans.extend(self.bucket.extents.iter().map(span));
+        }
+        spans
+    }
+
     /// Reads the unsorted pages and the given pages of the sorted part into `runs`. Skips pages that were read before.
     fn load(
         &mut self,
@@ -153,18 +185,7 @@ impl WindowReader {
         entries: &[IndexEntry],
         reader: &mut BucketReader<'_>,
     ) -> Result<()> {
-        let bucket = self.bucket.clone();
-        let mut spans: Vec<PageSpan<'_>> = Vec::new();
-        let mut missing = pages.filter(|page| self.sorted_pages.binary_search(page).is_err());
-        if let (Some(sorted), Some(first)) = (&bucket.sorted, missing.next()) {
-            let last = &entries[missing.next_back().unwrap_or(first)];
-            let range = entries[first].offset..last.offset + last.bytes;
-            spans.push(PageSpan { file: &sorted.file, range });
-        }
-        if !self.read_unsorted {
-            let extents = bucket.extents.iter();
-            spans.extend(extents.map(|it| PageSpan { file: &it.file, range: it.start..it.end }));
-        }
+        let spans = self.missing_spans(pages, entries);
         let (mut runs, mut sorted_pages) = (Vec::new(), self.sorted_pages.clone());
         for group in spans.chunk_by(can_share_read) {
             let (Some(PageSpan { file, range: first }), Some(last)) = (group.first(), group.last())
@@ -204,6 +225,26 @@ impl WindowReader {
     }
 }
 
+/// Returns the pages of the sorted part that a window of `count` records reads.
+fn select_pages(
+    entries: &[IndexEntry],
+    position: WindowPosition<'_>,
+    count: usize,
+) -> Range<usize> {
+    match position {
+        WindowPosition::From(start) => {
+            let after_start = entries.partition_point(|entry| *entry.first_key <= *start);
+            let first = after_start.saturating_sub(1);
+            first..first + count_pages(entries[first..].iter(), count)
+        }
+        WindowPosition::Before(end) => {
+            let before = |end: &[u8]| entries.partition_point(|entry| *entry.first_key < *end);
+            let after = end.map_or(entries.len(), before);
+            after - count_pages(entries[..after].iter().rev(), count)..after
+        }
+    }
+}
+
 /// Returns the number of pages of the sorted part that a window of `count` records reads.
 fn count_pages<'a>(entries: impl Iterator<Item = &'a IndexEntry>, count: usize) -> usize {
     let wanted = SORTED_BYTES_PER_RECORD.saturating_mul(len_u64(count));
@@ -217,7 +258,7 @@ fn count_pages<'a>(entries: impl Iterator<Item = &'a IndexEntry>, count: usize) 
 }
 
 /// Returns whether one call should read both spans. Reading a short gap takes less time than a second read.
-fn can_share_read(before: &PageSpan<'_>, next: &PageSpan<'_>) -> bool {
+fn can_share_read(before: &PageSpan, next: &PageSpan) -> bool {
     let gap = next.range.start.checked_sub(before.range.end);
     before.file.number == next.file.number && gap.is_some_and(|gap| gap <= GAP_BYTES_MAX)
 }

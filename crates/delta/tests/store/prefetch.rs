@@ -1,4 +1,4 @@
-//! Checks that a prefetch gives read-ahead hints for exactly those parts of bucket files that a lookup reads.
+//! Checks that prefetching gives read-ahead hints for exactly those parts of bucket files that a lookup or a cursor reads.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{Driver, disk, read_operands, store_context};
 use lsmx::SeqNo;
 use lsmx::internals::vfs::{FileHint, FileLayer, OpenMode, VfsLayer};
-use lsmx::operand_store::{OperandStoreFactory, OperandView, StoreContext};
+use lsmx::operand_store::{OperandReadTier, OperandStoreFactory, OperandView, StoreContext};
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
@@ -127,5 +127,78 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
             assert!(hints.len() <= 1 && done_calls.len() <= 2, "{hints:?} {done_calls:?}");
         }
         assert!(read_at_all > 150, "{read_at_all}");
+    }
+}
+
+/// Returns the offsets of the calls that `select` accepts.
+fn offsets(calls: &[Call], select: fn(&Call) -> Option<(u64, u64)>) -> Vec<(u64, u64)> {
+    calls.iter().filter_map(select).collect()
+}
+
+fn hint(call: &Call) -> Option<(u64, u64)> {
+    match call {
+        Call::Hint(from, to) => Some((*from, *to)),
+        _ => None,
+    }
+}
+
+fn read(call: &Call) -> Option<(u64, u64)> {
+    match call {
+        Call::Read(from, to) => Some((*from, *to)),
+        _ => None,
+    }
+}
+
+#[test]
+fn cursor_prefetches_first_window_of_seek_and_windows_of_long_scan() {
+    let (mem, calls) = (disk(), Calls::default());
+    let watched = WatchedVfs { inner: mem.clone(), calls: Arc::clone(&calls) };
+    let options = DeltaOptions::default().bucket_bytes(16 << 10).cache_bytes(0);
+    let mut driver = Driver::on(mem, Arc::new(watched), options);
+    driver.fill_buckets(0..60);
+    let view = driver.store.view();
+    let cursor = || Arc::clone(&view).cursor(SeqNo::MAX, OperandReadTier::Storage);
+    let take_calls = || std::mem::take(&mut *calls.lock());
+
+    // The first scan also reads the indexes of the buckets.
+    let mut all = cursor();
+    all.first().unwrap();
+    while all.valid() {
+        all.next().unwrap();
+    }
+    let mut read_at_all = 0;
+    for number in 0..200 {
+        take_calls();
+        view.prefetch_seek(&key(number));
+        let hints = offsets(&take_calls(), hint);
+        let mut cursor = cursor();
+        cursor.seek(&key(number), SeqNo::MAX).unwrap();
+        assert_eq!(cursor.key().user_key, key(number));
+        let done_calls = take_calls();
+        assert_eq!(offsets(&done_calls, read), hints);
+        // A scan that ends in its first window prefetches nothing.
+        assert_eq!(offsets(&done_calls, hint), []);
+        read_at_all += hints.len();
+    }
+    assert!(read_at_all > 150, "{read_at_all}");
+
+    for backward in [false, true] {
+        let mut cursor = cursor();
+        match backward {
+            false => cursor.first().unwrap(),
+            true => cursor.last().unwrap(),
+        }
+        while cursor.valid() {
+            match backward {
+                false => cursor.next().unwrap(),
+                true => cursor.prev().unwrap(),
+            }
+        }
+        let done_calls = take_calls();
+        let (hints, reads) = (offsets(&done_calls, hint), offsets(&done_calls, read));
+        // The first two windows are read without hints.
+        let hinted = reads.iter().filter(|read| hints.contains(read)).count();
+        assert_eq!(hinted, hints.len(), "{done_calls:?}");
+        assert!(hinted > 2 && hinted + 4 > reads.len(), "{done_calls:?}");
     }
 }

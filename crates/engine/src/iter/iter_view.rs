@@ -167,9 +167,10 @@ impl IterView {
                 sources.push(Box::new(memtable.cursor()));
             }
         }
-        if let Some(operands) = &self.super_version.operand_view {
-            let view = Arc::clone(&operands.view);
-            sources.push(view.cursor(self.read_point.seq, ReadScope::from(options).into()));
+        let operand_view = self.super_version.operand_view.as_ref().map(|it| &it.view);
+        if let (Some(view), Some(seek), ReadTier::Storage) = (operand_view, announced, options.tier)
+        {
+            view.prefetch_seek(seek.key);
         }
         let runs = self.super_version.version.runs();
         let last_run = runs.len().saturating_sub(1);
@@ -193,6 +194,11 @@ impl IterView {
                 cursor.announce_seek(seek.key, SeqNo::MAX, seek.backward)?;
             }
             sources.push(Box::new(cursor));
+        }
+        // The operand store is the last source, so that the device reads its prefetched pages while the other cursors
+        // seek.
+        if let Some(view) = operand_view.map(Arc::clone) {
+            sources.push(view.cursor(self.read_point.seq, ReadScope::from(options).into()));
         }
         let (inner, values) = (MergingCursor::new(sources), self.value_resolver());
         let resolver = Arc::clone(&self.resolver);

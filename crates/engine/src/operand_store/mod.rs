@@ -478,6 +478,12 @@ pub trait OperandView: fmt::Debug + Send + Sync {
         let _ = (key, at);
     }
 
+    /// Hints that a cursor of this view will seek this key after tables have been read. The store can start to read files
+    /// early. The default implementation does nothing.
+    fn prefetch_seek(&self, key: &[u8]) {
+        let _ = key;
+    }
+
     /// Returns a cursor over the operands of all keys, as entries of the kind [`Merge`](crate::EntryKind::Merge). The
     /// operands are the same as those of [`OperandView::read_operands`] at the sequence number `at`.
     ///

@@ -286,6 +286,10 @@ impl OperandView for PanicGuardView {
         let _ = self.guard.catch(|| self.inner.prefetch(key, at));
     }
 
+    fn prefetch_seek(&self, key: &[u8]) {
+        let _ = self.guard.catch(|| self.inner.prefetch_seek(key));
+    }
+
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         let inner = self.guard.catch(|| Arc::clone(&self.inner).cursor(at, reads));
         self.guard.wrap_cursor(inner)
