@@ -4,7 +4,8 @@
 //! 2. If a cursor moves on to further adjacent blocks, in either direction, it is considered a scan. Each further read
 //!    is twice as long as the previous one, and its blocks are not added to the cache. After a read of at least 64 KiB,
 //!    the cursor prefetches the range of the next read, so that the device reads while the cursor decodes.
-//! 3. [`ScanHints`] limit the read-ahead to the blocks that the scan needs.
+//! 3. [`ScanHints`] limit the read-ahead to the blocks that the scan needs. If a scan reads more than expected, its
+//!    expected size is doubled.
 
 use bytes::Bytes;
 use lsmx_base::slice::BlockBytes;
@@ -59,6 +60,8 @@ pub(super) struct BlockReadAhead {
     next_bytes: u64,
     /// Expected size in bytes of all data blocks that a scan reads, including the block to which it seeks.
     scan_bytes: u64,
+    /// Size in bytes of the data blocks that the scan has left since the seek.
+    passed_bytes: u64,
     /// Expected size in bytes of the data blocks that the scan still reads, including the last requested block.
     remaining_bytes: u64,
     /// Range of file offsets of the data blocks that the scan needs. `None` if it is unknown.
@@ -85,6 +88,7 @@ impl BlockReadAhead {
             adjacent_blocks: 0,
             next_bytes: 0,
             scan_bytes,
+            passed_bytes: 0,
             remaining_bytes: scan_bytes,
             limits: None,
             window_bytes_max: WINDOW_BYTES_MAX,
@@ -155,11 +159,17 @@ impl BlockReadAhead {
         if direction.is_some() {
             self.adjacent_blocks = self.adjacent_blocks.saturating_add(1);
             let passed = last.map_or(0, |last| last.bytes);
+            self.passed_bytes = self.passed_bytes.saturating_add(passed);
             self.remaining_bytes = self.remaining_bytes.saturating_sub(passed);
+            if self.remaining_bytes == 0 {
+                // The sorted run has more entries of the scan than expected, because other runs have fewer. Doubling
+                // the expected size keeps the reads long, and reads at most twice as much as needed.
+                self.remaining_bytes = self.passed_bytes;
+            }
         } else {
             self.adjacent_blocks = 0;
             self.next_bytes = READ_BYTES_FIRST.min(self.window_bytes_max);
-            self.remaining_bytes = self.scan_bytes;
+            (self.passed_bytes, self.remaining_bytes) = (0, self.scan_bytes);
         }
         direction
     }

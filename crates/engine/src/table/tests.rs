@@ -631,6 +631,32 @@ fn scan_with_hints_reads_only_the_blocks_that_it_needs() {
     }
 }
 
+#[test]
+fn scan_longer_than_its_hint_keeps_reading_ahead() {
+    let counting = CountingVfs::new(Arc::new(MemVfs::new()));
+    let value = "v".repeat(100);
+    let entries: Vec<Entry> = (0..20_000u64).map(|i| put(format!("{i:08}"), i, &value)).collect();
+    let summary = write(&counting, &TableOptions::default(), &entries, &[]);
+    let table = open(&counting, &summary, &BlockCache::new(1 << 20));
+    let reads = |hinted_entries| {
+        table.top_index(&mut ReadContext::new(ReadPurpose::Lookup)).unwrap();
+        let hints = ScanHints { entries: hinted_entries, ..ScanHints::default() };
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan).with_hints(&hints);
+        cursor.seek(b"00002000", SeqNo::MAX).unwrap();
+        let before = counting.counts();
+        for entry in &entries[2_000..8_000] {
+            assert_eq!(at(&cursor).as_ref(), Some(entry));
+            cursor.next().unwrap();
+        }
+        let after = counting.counts();
+        let reads = after.calls.count_of(VfsCall::Read) - before.calls.count_of(VfsCall::Read);
+        (reads, after.bytes.count_of(VfsCall::Read) - before.bytes.count_of(VfsCall::Read))
+    };
+    let (exact, without_hint, too_low) = (reads(Some(6_000)), reads(None), reads(Some(2_000)));
+    assert!(too_low.0 <= exact.0 + 4, "{too_low:?} {exact:?} {without_hint:?}");
+    assert!(too_low.1 <= exact.1 * 2, "{too_low:?} {exact:?} {without_hint:?}");
+}
+
 /// Writes an external table whose keys are the even numbers below `2 * count`. Opens the table with the sequence number
 /// `seq`.
 fn external_table(count: u8, seq: u64) -> Arc<Table> {
