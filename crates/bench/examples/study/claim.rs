@@ -19,6 +19,7 @@ pub(crate) struct ClaimTexts {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExperimentText {
     pub(crate) title: String,
+    #[serde(default)]
     pub(crate) claims: Vec<ClaimText>,
 }
 

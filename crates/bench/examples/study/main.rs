@@ -14,6 +14,7 @@ mod claim;
 mod experiments;
 mod figures;
 mod published_full;
+mod published_picks;
 mod results;
 mod strategy;
 mod table;
@@ -81,7 +82,7 @@ fn write_report(results: &Results, texts: &ClaimTexts) -> String {
     let claims = |sections: &[ReportSection]| -> Vec<Claim> {
         sections.iter().flat_map(|section| section.claims.clone()).collect()
     };
-    for section in &sections {
+    for section in sections.iter().filter(|section| !section.claims.is_empty()) {
         table.add_row(&section.title, count_verdicts(&section.claims));
     }
     table.add_row("all", count_verdicts(&claims(&sections)));

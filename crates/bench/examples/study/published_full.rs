@@ -30,9 +30,14 @@ pub(crate) fn simulate_load() -> Option<Report> {
     let spec: PolicySpec = "rr(l1=7)".parse().ok()?;
     let marks = Marks { files: HashSet::new(), random: TestRng::new(0) };
     let policy = PublishedFull { by_capacity: spec.build(), marks: Mutex::new(marks) };
+    simulate_policy(&load_config(ENTRIES, 0), &policy, &mut |_| true).ok()
+}
+
+/// Returns the configuration of a load with the settings of the study.
+pub(crate) fn load_config(inserts: u64, deletes: u64) -> Config {
     let mut load = Phase::new("load", KeyDistribution::Uniform);
-    (load.inserts, load.settle) = (ENTRIES, true);
-    let config = Config {
+    (load.inserts, load.deletes, load.settle) = (inserts, deletes, true);
+    Config {
         phases: vec![load],
         key_bytes: 4,
         value_bytes: 124,
@@ -41,8 +46,7 @@ pub(crate) fn simulate_load() -> Option<Report> {
         block_cache_bytes: 0,
         subcompactions_max: SUBCOMPACTIONS_DEFAULT,
         seed: 0,
-    };
-    simulate_policy(&config, &policy, &mut |_| true).ok()
+    }
 }
 
 /// The strategy Full of the published code. [`CompactionPolicy::pick`] changes the marks, so it must be called exactly
@@ -130,7 +134,7 @@ fn score(shape: &TreeShape, level: Level) -> f64 {
 
 /// Returns a job that merges a file into the next level. Returns `None` for a file of L0, because L0 is merged by
 /// capacity.
-fn merge_down(shape: &TreeShape, level: Level, file: &TableMeta) -> Option<Job> {
+pub(crate) fn merge_down(shape: &TreeShape, level: Level, file: &TableMeta) -> Option<Job> {
     let run = shape.runs_of(level).first().filter(|_| level != Level(0))?;
     let index = run.files.iter().position(|at| at.id == file.id)?;
     let target_level = Level(level.0 + 1);

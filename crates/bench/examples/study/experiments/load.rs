@@ -3,6 +3,7 @@
 use lsmx_bench::numbers::to_f64;
 use lsmx_bench::report::html::figure::FigureBar;
 
+use super::times::stall_times;
 use super::{Measurements, format_figure, format_share, format_time, format_with_published};
 use crate::figures::*;
 use crate::published_full::simulate_load;
@@ -57,7 +58,7 @@ pub(super) fn measure_stalls(results: &Results) -> Measurements {
         each_preset(|cell| cell.number("stalls.max_us").map(|us| us / 1e3)),
         labeled_figures(by_each),
     ];
-    (vec![], figures)
+    (stall_times(results), figures)
 }
 
 pub(super) fn measure(results: &Results) -> Measurements {

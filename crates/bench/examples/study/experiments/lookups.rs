@@ -1,5 +1,6 @@
 //! Experiment R2: lookups after the load. Experiment R3: lookups interleaved with writes.
 
+use super::times::interleaved_times;
 use super::{Measurements, format_figure, format_time, format_with_published};
 use crate::figures::*;
 use crate::results::{ResultPart, Results};
@@ -29,17 +30,8 @@ const LATENCY_MS: [[f64; 3]; 8] = [
     [1.59, 1.86, 1.13],
     [0.89, 1.44, 0.60],
 ];
-/// Longest latency of a write in the study, in milliseconds, without and with interleaved lookups.
-const WRITE_MAX_MS: [[f64; 2]; 8] = [
-    [9.8, 22.6],
-    [1.62, 17.3],
-    [4.77, 16.5],
-    [1.78, 20.6],
-    [1.28, 19.3],
-    [4.17, 19.9],
-    [23.8, 64.4],
-    [9.4, 14.3],
-];
+/// Longest latency of a write in the study with interleaved lookups, in milliseconds.
+const WRITE_MAX_MS: [f64; 8] = [22.6, 17.3, 16.5, 20.6, 19.3, 19.9, 64.4, 14.3];
 
 pub(super) fn measure(results: &Results) -> Measurements {
     let (r1, r2, t1) = (results.find_part("r1"), results.find_part("r2"), results.find_part("t1"));
@@ -181,26 +173,23 @@ fn no_filter_table(r2: ResultPart<'_>) -> MarkdownTable {
 pub(super) fn measure_interleaved(results: &Results) -> Measurements {
     let (r1, r3) = (results.find_part("r1"), results.find_part("r3"));
     let (t1, t3) = (results.find_part("t1"), results.find_part("t3"));
+    let caption = "Without lookups between the writes, and with them (mixed). Lookups without writes are those of R2.";
     let header = [
         "",
-        "compaction WA alone",
+        "compaction WA",
         "mixed",
-        "longest write ms alone (study)",
-        "mixed (study)",
-        "I/Os per present lookup alone",
+        "I/Os per lookup of a present key",
+        "mixed",
+        "of an absent key",
         "mixed",
     ];
-    let mut table = MarkdownTable::new("", header);
-    for (strategy, [alone, mixed]) in EIGHT.into_iter().zip(WRITE_MAX_MS) {
-        let row = [
-            format_figure(r1.strategy_figure(strategy, write_amplification)),
-            format_figure(r3.strategy_figure(strategy, write_amplification)),
-            format_with_published(t1.strategy_figure(strategy, put_max_ms), Some(alone)),
-            format_with_published(t3.strategy_figure(strategy, put_max_ms), Some(mixed)),
-            format_figure(r1.strategy_figure(strategy, |cell| ios(cell, 0.0))),
-            format_figure(r3.strategy_figure(strategy, |cell| ios(cell, 0.0))),
-        ];
-        table.add_row(strategy.name, row);
+    let mut table = MarkdownTable::new(caption, header);
+    for strategy in EIGHT {
+        let measures: [Measure; 3] =
+            [write_amplification, |cell| ios(cell, 0.0), |cell| ios(cell, 1.0)];
+        let row =
+            measures.map(|measure| [r1, r3].map(|part| part.strategy_figure(strategy, measure)));
+        table.add_row(strategy.name, row.concat().into_iter().map(format_figure));
     }
     let timed = |measure| mixed_to_alone_ratios(t3, t1, measure);
     let cold = r3.strategy_figure(COLD_ACCESS, data_moved_ratio);
@@ -215,7 +204,8 @@ pub(super) fn measure_interleaved(results: &Results) -> Measurements {
         reductions(mixed_to_alone_ratios(r3, r1, |cell| ios(cell, 1.0))),
         single_figure("", divide(cold, r3.strategy_figure(OLD, data_moved_ratio))),
     ];
-    (vec![table], figures)
+    let times = interleaved_times(results, WRITE_MAX_MS);
+    (std::iter::once(table).chain(times).collect(), figures)
 }
 
 /// Returns, for each measured strategy, the value with interleaved lookups ÷ the value without lookups.

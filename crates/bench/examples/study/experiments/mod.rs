@@ -4,6 +4,8 @@ mod load;
 mod lookups;
 mod others;
 mod sizes;
+mod times;
+mod why;
 mod writes;
 
 pub(crate) use load::written_bars;
@@ -11,6 +13,7 @@ pub(crate) use load::written_bars;
 use crate::claim::{ClaimTexts, format_significant};
 use crate::figures::Figures;
 use crate::results::{ResultCell, Results};
+use crate::strategy::Strategy;
 use crate::table::{MarkdownTable, ReportSection};
 
 /// The tables of an experiment, and the figures of its claims in the order of `claims.toml`.
@@ -19,7 +22,7 @@ type Measurements = (Vec<MarkdownTable>, Vec<Figures>);
 type Experiment = (&'static str, fn(&Results) -> Measurements);
 
 /// The experiments in the order of the study.
-const EXPERIMENTS: [Experiment; 12] = [
+const EXPERIMENTS: [Experiment; 13] = [
     ("load", load::measure),
     ("load_times", load::measure_times),
     ("lookups", lookups::measure),
@@ -32,6 +35,7 @@ const EXPERIMENTS: [Experiment; 12] = [
     ("others", others::measure),
     ("discrepancies", others::measure_discrepancies),
     ("stalls", load::measure_stalls),
+    ("why", why::measure),
 ];
 
 /// Returns the report of each experiment in `claims.toml`.
@@ -40,7 +44,7 @@ pub(crate) fn build_sections(results: &Results, texts: &ClaimTexts) -> Vec<Repor
         let (tables, figures) = measure(results);
         Some(ReportSection::new(texts.experiment(name)?, tables, figures))
     });
-    sections.collect()
+    sections.filter(|section| !(section.tables.is_empty() && section.claims.is_empty())).collect()
 }
 
 fn format_figure(figure: Option<f64>) -> String {
@@ -63,6 +67,26 @@ fn format_time(cell: Option<&ResultCell>, column: &str, divisor: f64) -> String 
         }
         _ => text,
     }
+}
+
+/// Returns a table with a row per strategy and a column per name. Each cell contains a measured figure, followed by the
+/// published figure in parentheses.
+fn compared_table<const N: usize>(
+    caption: &'static str,
+    columns: [&str; N],
+    published: &[(Strategy, Option<[f64; N]>)],
+    measured: impl Fn(Strategy) -> [Option<f64>; N],
+) -> MarkdownTable {
+    let columns = columns.map(|name| format!("{name} (study)"));
+    let mut table = MarkdownTable::new(caption, std::iter::once(String::new()).chain(columns));
+    for (strategy, published) in published {
+        let row = measured(*strategy).into_iter().enumerate();
+        table.add_row(
+            strategy.name,
+            row.map(|(at, figure)| format_with_published(figure, published.map(|all| all[at]))),
+        );
+    }
+    table
 }
 
 /// Formats a measured figure, followed by the published figure in parentheses.

@@ -1,10 +1,11 @@
 //! Experiment R9: key distributions, size ratio and cache. This module also checks where the text and the figures of
 //! Sarkar et al. contradict each other.
 
-use super::Measurements;
+use super::{Measurements, format_figure};
 use crate::figures::*;
 use crate::results::Results;
 use crate::strategy::*;
+use crate::table::MarkdownTable;
 
 pub(super) fn measure(results: &Results) -> Measurements {
     let (r1, data) = (results.find_part("r1"), results.find_part("r9-data"));
@@ -23,7 +24,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         let order: Vec<Strategy> = order.into_iter().map(|(_, strategy)| strategy).collect();
         results.find_part(name).figures_by_strategy(&order, measure)
     };
-    let by_ratio = |name| ranked(name, &[TIER, ONE, LO1, FULL], data_moved_ratio);
+    let by_ratio = |name| ranked(name, &EIGHT, data_moved_ratio);
     let blocks: Measure = |cell| ios(cell, 0.8);
     let reads = [FULL, LO1, TIER];
     let of_lookups =
@@ -43,7 +44,20 @@ pub(super) fn measure(results: &Results) -> Measurements {
         normal.ratios_of_base(LO2, &[RR, COLD, OLD], |cell| ios(cell, 0.0)),
         divide_figures(with_cache("r9-cache"), with_cache("r1")),
     ];
-    (vec![], figures)
+    (vec![size_ratio_table(results)], figures)
+}
+
+fn size_ratio_table(results: &Results) -> MarkdownTable {
+    let header = ["", "T = 4", "T = 6", "T = 10 (R1)"];
+    let caption =
+        "Bytes that compaction moved ÷ ingested bytes, by the size ratio. 4 and 6 are simulated.";
+    let mut table = MarkdownTable::new(caption, header);
+    let parts = ["r9-ratio-4", "r9-ratio-6", "r1"].map(|name| results.find_part(name));
+    for strategy in EIGHT {
+        let figures = parts.map(|part| part.strategy_figure(strategy, data_moved_ratio));
+        table.add_row(strategy.name, figures.map(format_figure));
+    }
+    table
 }
 
 pub(super) fn measure_discrepancies(results: &Results) -> Measurements {

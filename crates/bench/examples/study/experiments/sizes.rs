@@ -1,6 +1,7 @@
 //! Experiment R6: data size. Experiment R7: entry size. Experiment R8: memtable size.
 
-use super::{Measurements, format_figure, format_with_published};
+use super::times::{buffer_times, data_size_times};
+use super::{Measurements, compared_table, format_figure, format_with_published};
 use crate::figures::*;
 use crate::results::Results;
 use crate::strategy::*;
@@ -10,25 +11,39 @@ use crate::table::MarkdownTable;
 /// flushes.
 const DATA_SIZES: usize = 5;
 const DATA_SIZE_NAMES: [&str; DATA_SIZES] = ["128 MiB", "512 MiB", "2 GiB", "8 GiB", "32 GiB"];
-const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
-    (TIER, [1.9, 4.1, 8.7, 23.8, 63.6]),
-    (LO1, [9.3, 15.0, 19.7, 24.7, 28.8]),
-    (RR, [9.4, 15.7, 23.5, 30.3, 37.0]),
-    (LO2, [6.1, 11.1, 18.1, 23.6, 29.5]),
-    (FULL, [9.3, 15.1, 38.6, 29.3, 45.2]),
+const DATA_SIZE_AMPLIFICATION: [(Strategy, Option<[f64; DATA_SIZES]>); EIGHT.len()] = [
+    (FULL, Some([9.3, 15.1, 38.6, 29.3, 45.2])),
+    (LO1, Some([9.3, 15.0, 19.7, 24.7, 28.8])),
+    (LO2, Some([6.1, 11.1, 18.1, 23.6, 29.5])),
+    (RR, Some([9.4, 15.7, 23.5, 30.3, 37.0])),
+    (COLD, None),
+    (OLD, None),
+    (TIER, Some([1.9, 4.1, 8.7, 23.8, 63.6])),
+    (ONE, None),
 ];
 /// Entry lengths in bytes.
 const ENTRY_SIZES: [u32; 8] = [8, 16, 32, 64, 128, 256, 512, 1024];
-const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; ENTRY_SIZES.len()]); 2] = [
-    (LO1, [38.0, 29.0, 21.0, 19.0, 18.0, 19.0, 20.0, 22.0]),
-    (TIER, [6.9, 7.0, 5.0, 5.6, 6.4, 8.5, 12.9, 21.9]),
+const ENTRY_SIZE_NAMES: [&str; ENTRY_SIZES.len()] =
+    ["8 B", "16 B", "32 B", "64 B", "128 B", "256 B", "512 B", "1024 B"];
+const ENTRY_SIZE_AMPLIFICATION: [(Strategy, Option<[f64; ENTRY_SIZES.len()]>); EIGHT.len()] = [
+    (FULL, None),
+    (LO1, Some([38.0, 29.0, 21.0, 19.0, 18.0, 19.0, 20.0, 22.0])),
+    (LO2, None),
+    (RR, None),
+    (COLD, None),
+    (OLD, None),
+    (TIER, Some([6.9, 7.0, 5.0, 5.6, 6.4, 8.5, 12.9, 21.9])),
+    (ONE, None),
 ];
 /// Memtable sizes as multiples of the memtable size in experiment R1.
 const MEMTABLE_SIZES: [u32; 4] = [1, 2, 4, 8];
-const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 6] = [
+const MEMTABLE_SIZE_NAMES: [&str; MEMTABLE_SIZES.len()] = ["× 1", "× 2", "× 4", "× 8"];
+const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; MEMTABLE_SIZES.len()]>); EIGHT.len()] = [
     (FULL, None),
     (LO1, Some([18.3, 15.7, 13.0, 10.0])),
+    (LO2, None),
     (RR, None),
+    (COLD, None),
     (OLD, None),
     (TIER, Some([6.4, 4.3, 3.1, 1.8])),
     (ONE, None),
@@ -37,19 +52,15 @@ const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 6] = [
 pub(super) fn measure_data(results: &Results) -> Measurements {
     let (r6, t6) = (results.find_part("r6"), results.find_part("t6"));
     let amplification = |strategy| r6.figures_along_sweep(strategy, "entries", write_amplification);
-    let header = DATA_SIZE_NAMES.map(|size| format!("{size} (study)"));
-    let caption = "Bytes that compaction wrote ÷ unique data, by the size of the data, simulated.";
-    let mut table = MarkdownTable::new(caption, std::iter::once(String::new()).chain(header));
-    for (strategy, published) in DATA_SIZE_AMPLIFICATION {
-        let ours = amplification(strategy);
-        let published = published.into_iter().enumerate();
-        table.add_row(
-            strategy.name,
-            published.map(|(at, it)| format_with_published(nth_figure(&ours, at), Some(it))),
-        );
-    }
-    let one_leveling = amplification(ONE);
-    table.add_row(ONE.name, (0..DATA_SIZES).map(|at| format_figure(nth_figure(&one_leveling, at))));
+    let table = compared_table(
+        "Bytes that compaction wrote ÷ unique data, by the size of the data, simulated.",
+        DATA_SIZE_NAMES,
+        &DATA_SIZE_AMPLIFICATION,
+        |strategy| {
+            let figures = amplification(strategy);
+            std::array::from_fn(|at| nth_figure(&figures, at))
+        },
+    );
 
     let by_lo1 = |strategy| divide_figures(amplification(strategy), amplification(LO1));
     let tier = by_lo1(TIER);
@@ -69,7 +80,8 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
         single_figure("", relative_growth(longest(ONE))),
         longest(TIER),
     ];
-    (vec![table, simulator_table(results)], figures)
+    let tables = std::iter::once(table).chain(data_size_times(results));
+    (tables.chain([simulator_table(results)]).collect(), figures)
 }
 
 /// Returns a table that compares the simulator with the engine. The result file of each measurement on the engine also
@@ -107,16 +119,12 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
             (format!("{size} B"), results.find_part(&name).strategy_figure(strategy, measure))
         })
     };
-    let header = std::iter::once(String::new()).chain(ENTRY_SIZES.map(|size| format!("{size} B")));
-    let caption = "Bytes that compaction wrote ÷ unique data (study), simulated except for 128 B. The number of entries is constant.";
-    let mut table = MarkdownTable::new(caption, header);
-    for (strategy, published) in ENTRY_SIZE_AMPLIFICATION {
-        let ours = by_size(strategy, write_amplification).into_iter().zip(published);
-        table.add_row(
-            strategy.name,
-            ours.map(|((_, ours), it)| format_with_published(ours, Some(it))),
-        );
-    }
+    let mut table = compared_table(
+        "Bytes that compaction wrote ÷ unique data, simulated except for 128 B. The number of entries is constant.",
+        ENTRY_SIZE_NAMES,
+        &ENTRY_SIZE_AMPLIFICATION,
+        |strategy| by_size(strategy, write_amplification).map(|(_, figure)| figure),
+    );
     let flushed: Measure =
         |cell| divide(cell.number("flushed_bytes"), cell.number("ingested_bytes"));
     for (title, measure) in [("flushes", flushes as Measure), ("flushed ÷ ingested bytes", flushed)]
@@ -153,28 +161,28 @@ pub(super) fn measure_memtables(results: &Results) -> Measurements {
         }))
     };
     let of = |strategy, times| part("r", times).strategy_figure(strategy, write_amplification);
-    let header = MEMTABLE_SIZES.map(|times| format!("× {times} (study)"));
-    let mut table = MarkdownTable::new(
+    let table = compared_table(
         "Bytes that compaction wrote ÷ unique data, simulated except for × 1.",
-        std::iter::once(String::new()).chain(header),
+        MEMTABLE_SIZE_NAMES,
+        &MEMTABLE_AMPLIFICATION,
+        |strategy| MEMTABLE_SIZES.map(|times| of(strategy, times)),
     );
-    for (strategy, published) in MEMTABLE_AMPLIFICATION {
-        let row = MEMTABLE_SIZES.iter().enumerate().map(|(at, times)| {
-            format_with_published(of(strategy, *times), published.map(|published| published[at]))
-        });
-        table.add_row(strategy.name, row);
-    }
     let amplification = |strategy| by_size("r", strategy, write_amplification);
     let longest = |strategy| part("t", 8).strategy_figure(strategy, job_max_ms);
+    let highest_other = labeled_figures(MEMTABLE_SIZES.map(|times| {
+        let others = EIGHT.iter().filter(|at| **at != OLD).map(|at| of(*at, times));
+        let all: Option<Vec<f64>> = others.collect();
+        ("", all.and_then(|all| all.into_iter().reduce(f64::max)))
+    }));
     let figures = vec![
         amplification(LO1),
         amplification(TIER),
         single_figure("", relative_growth(amplification(LO1))),
         single_figure("", relative_growth(amplification(TIER))),
-        divide_figures(amplification(OLD), amplification(LO1)),
+        divide_figures(amplification(OLD), highest_other),
         by_size("t", LO1, job_mean_ms),
         by_size("t", TIER, job_mean_ms),
         single_figure("", divide(longest(TIER), longest(LO1))),
     ];
-    (vec![table], figures)
+    (std::iter::once(table).chain(buffer_times(results)).collect(), figures)
 }

@@ -1,6 +1,7 @@
 //! Experiment R4: updates. Experiment R5: deletes.
 
-use super::{Measurements, format_figure, format_with_published};
+use super::times::update_times;
+use super::{Measurements, compared_table, format_figure, format_with_published};
 use crate::figures::*;
 use crate::results::{ResultCell, ResultPart, Results};
 use crate::strategy::*;
@@ -9,7 +10,7 @@ use crate::table::MarkdownTable;
 /// Numbers of updates per insert in the study.
 const RATIOS: [&str; 4] = ["0", "1", "4", "8"];
 /// Bytes written by compactions ÷ bytes of unique data in the study, for each of [`RATIOS`].
-const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 8] = [
+pub(super) const UPDATE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 8] = [
     (FULL, Some([35.0, 28.0, 58.0, 91.0])),
     (LO1, Some([18.0, 28.0, 58.0, 91.0])),
     (LO2, Some([16.0, 19.0, 38.0, 60.0])),
@@ -26,15 +27,15 @@ const SHARES: [f64; 5] = [0.02, 0.04, 0.06, 0.08, 0.1];
 const OPERATIONS: f64 = 10_000.0;
 const LO1_MOVED_GB: f64 = 44.0;
 
-/// Figures of the study for a strategy.
+/// Figures of the study for a strategy. `None` stands for figures that the study does not state.
 struct PublishedDeletes {
     strategy: Strategy,
     /// Thousands of remaining tombstones for each of [`SHARES`].
-    tombstones: [f64; SHARES.len()],
+    tombstones: Option<[f64; SHARES.len()]>,
     /// Bytes of invalid entries ÷ bytes of live entries, for the last of [`SHARES`].
-    invalid: f64,
+    invalid: Option<f64>,
     /// Gigabytes that compactions read and wrote, for the last of [`SHARES`].
-    moved_gb: f64,
+    moved_gb: Option<f64>,
 }
 
 const fn published(
@@ -43,7 +44,12 @@ const fn published(
     invalid: f64,
     moved_gb: f64,
 ) -> PublishedDeletes {
+    let (tombstones, invalid, moved_gb) = (Some(tombstones), Some(invalid), Some(moved_gb));
     PublishedDeletes { strategy, tombstones, invalid, moved_gb }
+}
+
+const fn unpublished(strategy: Strategy, moved_gb: Option<f64>) -> PublishedDeletes {
+    PublishedDeletes { strategy, tombstones: None, invalid: None, moved_gb }
 }
 
 const DELETES: [PublishedDeletes; 6] = [
@@ -54,23 +60,29 @@ const DELETES: [PublishedDeletes; 6] = [
     published(TSA50, [22.0, 27.0, 41.0, 56.0, 86.0], 0.10, 53.3),
     published(TSA33, [15.0, 19.0, 24.0, 41.0, 66.0], 0.08, 60.8),
 ];
+/// Strategies in the result file `r5-others`.
+const OTHER_DELETES: [PublishedDeletes; 5] = [
+    unpublished(LO2, None),
+    unpublished(RR, None),
+    unpublished(COLD, None),
+    unpublished(OLD, None),
+    unpublished(ONE, Some(44.0)),
+];
 
 pub(super) fn measure_updates(results: &Results) -> Measurements {
     let (r4, t4) = (results.find_part("r4"), results.find_part("t4"));
     let amplification = |strategy| r4.figures_along_sweep(strategy, "updates", write_amplification);
     let moved = |strategy| r4.figures_along_sweep(strategy, "updates", data_moved_ratio);
     let timed = |strategy, measure: Measure| t4.figures_along_sweep(strategy, "updates", measure);
-    let header = std::iter::once(String::new()).chain(RATIOS.map(|it| format!("{it} (study)")));
-    let mut table = MarkdownTable::new(
+    let table = compared_table(
         "Bytes that compaction wrote ÷ unique data, by updates per insert, simulated.",
-        header,
+        RATIOS,
+        &UPDATE_AMPLIFICATION,
+        |strategy| {
+            let figures = amplification(strategy);
+            std::array::from_fn(|at| nth_figure(&figures, at))
+        },
     );
-    for (strategy, published) in WRITE_AMPLIFICATION {
-        let ours = amplification(strategy);
-        let row = (0..RATIOS.len())
-            .map(|at| format_with_published(nth_figure(&ours, at), published.map(|it| it[at])));
-        table.add_row(strategy.name, row);
-    }
     let longest = divide_figures(timed(TIER, job_max_ms), timed(FULL, job_max_ms));
     let full_by_lo1 = divide_figures(amplification(FULL), amplification(LO1));
     let figures = vec![
@@ -87,11 +99,11 @@ pub(super) fn measure_updates(results: &Results) -> Measurements {
         single_figure("", longest.and_then(|all| all.last().map(|(_, value)| *value))),
         reductions(divide_figures(moved(LO1), moved(FULL))),
     ];
-    (vec![table], figures)
+    (std::iter::once(table).chain(update_times(results)).collect(), figures)
 }
 
 pub(super) fn measure_deletes(results: &Results) -> Measurements {
-    let r5 = results.find_part("r5");
+    let (r5, others_part) = (results.find_part("r5"), results.find_part("r5-others"));
     let all = |strategy, measure: Measure| r5.figures_along_sweep(strategy, "deletes", measure);
     let at_tenth = |strategy, measure: Measure| {
         r5.find_swept_cell(strategy, "deletes", "0.1").and_then(measure)
@@ -138,23 +150,26 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
         "Tombstones as a share of the deletes.",
         header.chain(others.map(str::to_owned)),
     );
-    for PublishedDeletes { strategy, tombstones, invalid, moved_gb } in DELETES {
-        let left = all(strategy, |cell| {
+    let rows = DELETES.iter().map(|row| (r5, row));
+    let other_rows = OTHER_DELETES.iter().map(|row| (others_part, row));
+    let lo1_moved = at_tenth(LO1, data_moved_ratio);
+    for (part, PublishedDeletes { strategy, tombstones, invalid, moved_gb }) in
+        rows.chain(other_rows.filter(|(part, row)| part.find_cell(row.strategy).is_some()))
+    {
+        let left = part.figures_along_sweep(*strategy, "deletes", |cell| {
             let deletes = cell.number("delete_persistence.deletes");
             divide(cell.number("delete_persistence.live_tombstones"), deletes)
         });
         let left = SHARES.iter().enumerate().map(|(at, share)| {
-            format_with_published(
-                nth_figure(&left, at),
-                Some(tombstones[at] / (OPERATIONS * share)),
-            )
+            let published = tombstones.map(|all| all[at] / (OPERATIONS * share));
+            format_with_published(nth_figure(&left, at), published)
         });
-        let moved_by_lo1 =
-            divide(at_tenth(strategy, data_moved_ratio), at_tenth(LO1, data_moved_ratio));
+        let tenth = part.find_swept_cell(*strategy, "deletes", "0.1");
+        let moved_by_lo1 = divide(tenth.and_then(data_moved_ratio), lo1_moved);
         let others = [
-            format_with_published(at_tenth(strategy, invalid_share), Some(invalid)),
-            format_with_published(moved_by_lo1, Some(moved_gb / LO1_MOVED_GB)),
-            format_figure(at_tenth(strategy, oldest_tombstone_share)),
+            format_with_published(tenth.and_then(invalid_share), *invalid),
+            format_with_published(moved_by_lo1, moved_gb.map(|gb| gb / LO1_MOVED_GB)),
+            format_figure(tenth.and_then(oldest_tombstone_share)),
         ];
         table.add_row(strategy.name, left.chain(others));
     }
