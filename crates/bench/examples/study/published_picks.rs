@@ -62,7 +62,7 @@ impl CompactionPolicy for PublishedPicks {
         };
         let files = &shape.runs_of(level).first()?.files;
         let file = match self.pick {
-            PublishedPick::RoundRobin => files.iter().nth(*indices.get(level.index())?),
+            PublishedPick::RoundRobin => files.get(*indices.get(level.index())?),
             PublishedPick::FewestTombstones => files.iter().min_by_key(|file| file.tombstones),
         };
         merge_down(shape, level, file?)
