@@ -25,7 +25,7 @@ const VARIATIONS: [Variation; 6] = [
         part: "why-full",
         title: "R1: Full, runs of L0 per merge: {}, memtables of L1: {}",
         columns: &["policy.trigger", "policy.l1"],
-        reading: "The study has 36.1 and 108 merges. A single level (84 memtables) comes closest, if each merge \
+        reading: "The study has 36.1 and 108 merges. An L1 for most of the data comes closest, if each merge \
                   takes two runs of L0.",
     },
     Variation {
