@@ -742,7 +742,7 @@ fn top_without_metrics_file_shows_sizes() {
     let data = TestDatabase::filled();
     let owner = data.open();
     let text = data.run("top --once").ok();
-    assert_contains(&text, &["The option metrics_file is off", "manifest ", "[default] leveled"]);
+    assert_contains(&text, &["No metrics file: ", "manifest ", "[default] leveled"]);
     owner.close(None).unwrap();
     let text = data.run("top --once").ok();
     assert!(text.contains(", closed;") && !text.contains("metrics_file"), "{text}");

@@ -4,6 +4,7 @@ mod backup;
 mod dump;
 mod entries;
 mod maintenance;
+mod observed_state;
 mod records;
 mod repair;
 mod stats;

@@ -59,7 +59,7 @@ fn print_metrics_file(
     let reading = lsmx::read_metrics_file(&arguments.path, &lsmx::Options::default())?;
     let Some(mut reading) = reading else { return Err(locked) };
     retain_keyspace(arguments, &mut reading.metrics)?;
-    if let Some(line) = super::top::outdated_line(&reading) {
+    if let Some(line) = super::observed_state::outdated_line(&reading) {
         output::note(&line);
     }
     match stats.json {

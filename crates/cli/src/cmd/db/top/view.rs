@@ -1,121 +1,37 @@
-//! Implements the command `lsmx db PATH top`: a live view of a database that another process has open.
-//!
-//! The view shows the metrics file of the database. Without this file it shows the manifest and the file sizes.
+//! Text of the view of `lsmx db PATH top`.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, IsTerminal, Write as _};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crossterm::event::{self, Event, KeyCode, KeyModifiers};
-use crossterm::terminal::{
-    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
-    enable_raw_mode, size,
-};
-use crossterm::{cursor, execute, queue};
 use lsmx::metrics::{
     FollowerFileMetrics, KeyspaceMetrics, LatencyMetrics, LevelMetrics, Metrics, TransactionMetrics,
 };
-use lsmx::{MetricsReading, Observation, Options};
+use lsmx::{MetricsReading, Observation};
 use lsmx_bench::report::text::format_bytes;
 
-use crate::args::{DbArgs, TopArgs};
-use crate::failure::Failure;
-use crate::output;
+use crate::cmd::db::observed_state::{ObservedState, outdated_line};
 
-/// Time between two views.
-const REFRESH: Duration = Duration::from_secs(1);
-/// A reading is out of date if its age exceeds this number of intervals of the metrics file.
-const INTERVALS_MAX: u64 = 5;
-
-pub(super) fn run(arguments: &DbArgs, top: &TopArgs) -> Result<(), Failure> {
-    if top.once {
-        let view = View::read(arguments)?;
-        return output::stdout(view.text(None).as_bytes());
-    }
-    if !io::stdout().is_terminal() {
-        let line = "standard output is not a terminal: use top --once";
-        return Err(Failure::Usage(line.to_owned()));
-    }
-    // Fails before the terminal is changed if there is no database.
-    let mut view = View::read(arguments)?;
-    let _terminal = Terminal::enter().map_err(Failure::stdout)?;
-    let mut previous: Option<Box<MetricsReading>> = None;
-    loop {
-        draw(&view.text(previous.as_deref())).map_err(Failure::stdout)?;
-        if is_quit_requested().map_err(|error| Failure::file("read from", "the terminal", error))? {
-            return Ok(());
+/// Returns the view as text. Rates are averages since `previous`. Without a comparable previous reading, they are
+/// averages since the open.
+pub(super) fn view_text(state: &ObservedState, previous: Option<&MetricsReading>) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = match state {
+        ObservedState::Metrics(reading) => {
+            // The counters restart at zero when the database is reopened, so a reading from before the reopen is
+            // ignored.
+            let previous = previous.filter(|it| it.open_us == reading.open_us);
+            write_reading(&mut text, reading, previous)
         }
-        let next = View::read(arguments)?;
-        if let View::Metrics(reading) = view
-            && !next.is_same_reading(&reading)
-        {
-            previous = Some(reading);
-        }
-        view = next;
-    }
-}
-
-/// The state of a database at one moment.
-enum View {
-    /// Contents of the metrics file.
-    Metrics(Box<MetricsReading>),
-    /// The database has no metrics file.
-    Observation(Box<Observation>),
-}
-
-impl View {
-    fn read(arguments: &DbArgs) -> Result<View, Failure> {
-        let (path, options) = (&arguments.path, Options::default());
-        let (view, has_keyspace) = match lsmx::read_metrics_file(path, &options)? {
-            Some(mut reading) => {
-                let keyspaces = &mut reading.metrics.keyspaces;
-                keyspaces.retain(|name, _| arguments.keyspace.as_ref().is_none_or(|it| it == name));
-                let has_keyspace = !keyspaces.is_empty();
-                (View::Metrics(Box::new(reading)), has_keyspace)
-            }
-            None => {
-                let mut observation = lsmx::observe(path, &options)?;
-                let keyspaces = &mut observation.keyspaces;
-                keyspaces.retain(|name, _| arguments.keyspace.as_ref().is_none_or(|it| it == name));
-                let has_keyspace = !keyspaces.is_empty();
-                (View::Observation(Box::new(observation)), has_keyspace)
-            }
-        };
-        match &arguments.keyspace {
-            Some(name) if !has_keyspace => {
-                Err(lsmx::Error::UnknownKeyspace { name: name.to_owned() }.into())
-            }
-            _ => Ok(view),
-        }
-    }
-
-    fn is_same_reading(&self, other: &MetricsReading) -> bool {
-        matches!(self, View::Metrics(reading) if reading.time_us == other.time_us)
-    }
-
-    /// Returns the view as text. Rates are averages since `previous`. Without a comparable previous reading, they are
-    /// averages since the open.
-    fn text(&self, previous: Option<&MetricsReading>) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = match self {
-            View::Metrics(reading) => {
-                // The counters restart at zero when the database is reopened, so a reading from before the reopen is
-                // ignored.
-                let previous = previous.filter(|it| it.open_us == reading.open_us);
-                write_reading(&mut text, reading, previous)
-            }
-            View::Observation(observation) => write_observation(&mut text, observation),
-        };
-        text
-    }
+        ObservedState::Files(observation) => write_observation(&mut text, observation),
+    };
+    text
 }
 
 fn write_observation(text: &mut String, observation: &Observation) -> fmt::Result {
     if !observation.clean_close {
         writeln!(
             text,
-            "The option metrics_file is off, so only the manifest and file sizes are known:"
+            "No metrics file: the option metrics_file is off, or the process was killed. Only the manifest and file sizes are known:"
         )?;
     }
     write!(text, "{observation}")
@@ -149,19 +65,6 @@ impl Rates {
 
 fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
-}
-
-/// Returns a line that states the age of a reading, if its process has not written the metrics file for too long.
-pub(super) fn outdated_line(reading: &MetricsReading) -> Option<String> {
-    #[expect(clippy::disallowed_methods, reason = "the command has no environment")]
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-    let age_us = now_us.saturating_sub(reading.time_us);
-    let age_us_max = reading.interval_us.saturating_mul(INTERVALS_MAX).max(1_000_000);
-    (age_us > age_us_max).then(|| {
-        let age = seconds(age_us);
-        format!("out of date: {age:.0} s old; the process was killed or cannot write")
-    })
 }
 
 fn write_reading(
@@ -389,52 +292,4 @@ fn write_latency(text: &mut String, operation: &str, latency: &LatencyMetrics) -
     let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(|ns| ns as f64 / 1e3);
     let count = latency.count;
     writeln!(text, "{operation}: p50 {p50:.1} us, p99 {p99:.1} us, max {max:.1} us of {count}")
-}
-
-/// The terminal in raw mode with an alternate screen. Dropping it restores the terminal.
-struct Terminal;
-
-impl Terminal {
-    fn enter() -> io::Result<Terminal> {
-        enable_raw_mode()?;
-        let terminal = Terminal;
-        execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
-        Ok(terminal)
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        // Errors are ignored, because the process is about to end.
-        let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
-        let _ = disable_raw_mode();
-    }
-}
-
-/// Draws the lines that fit the terminal.
-fn draw(text: &str) -> io::Result<()> {
-    let (columns, rows) = size()?;
-    let mut out = io::stdout().lock();
-    queue!(out, cursor::MoveTo(0, 0), Clear(ClearType::All))?;
-    let lines = text.lines().chain(["q: quit"]).take(usize::from(rows));
-    for (row, line) in (0..rows).zip(lines) {
-        let line: String = line.chars().take(usize::from(columns)).collect();
-        queue!(out, cursor::MoveTo(0, row))?;
-        out.write_all(line.as_bytes())?;
-    }
-    out.flush()
-}
-
-/// Waits until the next view is due. Returns whether the user pressed `q` or Ctrl-C.
-fn is_quit_requested() -> io::Result<bool> {
-    if !event::poll(REFRESH)? {
-        return Ok(false);
-    }
-    let Event::Key(key) = event::read()? else { return Ok(false) };
-    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Ok(match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => true,
-        KeyCode::Char('c') => is_control,
-        _ => false,
-    })
 }
