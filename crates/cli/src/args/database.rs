@@ -267,9 +267,11 @@ pub(crate) struct StatsArgs {
     /// Print JSON; with --watch one object per line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the manifest and the file sizes repeatedly, with this interval in seconds [default: 1].
+    /// Print the metrics of the process that has the database open, or the sizes, repeatedly, with this interval in
+    /// seconds [default: 1].
     ///
-    /// The database is not opened, so another process may use it.
+    /// The database is not opened. Without a metrics file (option `metrics_file`), or if it is out of date, the manifest
+    /// and the file sizes are printed.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     pub(crate) watch: Option<f64>,
     /// Number of outputs of --watch [default: no limit].

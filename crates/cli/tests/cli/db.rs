@@ -791,6 +791,42 @@ fn stats_states_that_a_metrics_file_is_out_of_date() {
     owner.close(None).unwrap();
 }
 
+/// Regression test: `stats --watch` ignored the metrics file of the process that had the database open.
+#[test]
+fn stats_watch_prints_the_metrics_file_of_the_owner() {
+    let data = TestDatabase::filled();
+    let owner = open_with_metrics_file(&data, |db| db.put("new", "value").unwrap());
+    let mut reading = lsmx::read_metrics_file(&data.path, &Options::default()).unwrap().unwrap();
+    owner.close(None).unwrap();
+    // The owner does not write the file, so that the test sets its time.
+    let owner = data.open();
+    let mut write_file = |time_us| {
+        reading.time_us = time_us;
+        fs::write(data.path.join("METRICS"), serde_json::to_vec(&reading).unwrap()).unwrap();
+    };
+    write_file(u64::MAX);
+    let lines = data.run("stats --json --watch 0 --count 2 --keyspace default").ok();
+    assert_eq!(lines.lines().count(), 2);
+    for line in lines.lines() {
+        let json: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(json["keyspaces"]["default"]["operations"]["puts"], 1);
+        assert_eq!(json["keyspaces"].as_object().unwrap().len(), 1);
+    }
+    let text = data.run("stats --watch 0 --count 2").ok();
+    assert_eq!(text.matches("puts 1  deletes 0").count(), 2, "{text}");
+    data.run("stats --watch 0 --count 1 --keyspace x").fails(1, &["there is no keyspace \"x\""]);
+    // An old file and a torn file count as none.
+    write_file(1);
+    let old = data.run("stats --watch 0 --count 2");
+    assert_eq!(old.stderr.matches("note: out of date: ").count(), 2, "{}", old.stderr);
+    let text = String::from_utf8(old.stdout).unwrap();
+    assert!(text.matches("manifest ").count() == 2 && !text.contains("puts"), "{text}");
+    fs::write(data.path.join("METRICS"), "{\"process_id\": 7").unwrap();
+    let text = data.run("stats --watch 0 --count 1").ok();
+    assert!(text.contains("manifest ") && !text.contains("puts"), "{text}");
+    owner.close(None).unwrap();
+}
+
 #[test]
 fn locked_database_is_rejected_but_can_be_watched() {
     let data = TestDatabase::filled();

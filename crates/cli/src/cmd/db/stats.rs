@@ -2,16 +2,19 @@
 //! without the counters of writes and background jobs.
 //!
 //! If another process has the database open, the command prints the metrics file of the other process. With
-//! `--follower`, the command prints the metrics of a follower instead.
+//! `--follower`, the command prints the metrics of a follower instead. With `--watch`, it opens nothing: it prints the
+//! metrics file, or the manifest and the file sizes.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use lsmx::metrics::{KeyspaceMetrics, LevelMetrics, Metrics};
 use lsmx_bench::report::text::format_bytes;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::args::{DbArgs, StatsArgs};
+use crate::cmd::db::observed_state::{ObservedState, outdated_line};
 use crate::failure::Failure;
 use crate::output;
 
@@ -59,7 +62,7 @@ fn print_metrics_file(
     let reading = lsmx::read_metrics_file(&arguments.path, &lsmx::Options::default())?;
     let Some(mut reading) = reading else { return Err(locked) };
     retain_keyspace(arguments, &mut reading.metrics)?;
-    if let Some(line) = super::observed_state::outdated_line(&reading) {
+    if let Some(line) = outdated_line(&reading) {
         output::note(&line);
     }
     match stats.json {
@@ -169,7 +172,7 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     Ok(())
 }
 
-/// Prints the manifest and the file sizes at intervals. The database may be open in another process.
+/// Prints the state of the database at intervals. The database may be open in another process.
 fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Failure> {
     let pause = Duration::try_from_secs_f64(seconds).map_err(|_| {
         Failure::Usage(format!(
@@ -178,19 +181,9 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
     })?;
     let mut left = stats.count;
     while left != Some(0) {
-        let mut observation = lsmx::observe(&arguments.path, &lsmx::Options::default())?;
-        if let Some(name) = &arguments.keyspace {
-            observation.keyspaces.retain(|known, _| known == name);
-            if observation.keyspaces.is_empty() {
-                return Err(lsmx::Error::UnknownKeyspace { name: name.to_owned() }.into());
-            }
-        }
-        if stats.json {
-            let line = serde_json::to_string(&observation)
-                .map_err(|error| Failure::stdout(error.into()))?;
-            output::stream(format!("{line}\n").as_bytes())?;
-        } else {
-            output::stream(observation.to_string().as_bytes())?;
+        match read_current_state(arguments)? {
+            ObservedState::Metrics(reading) => print_state(stats, &reading.metrics)?,
+            ObservedState::Files(observation) => print_state(stats, &*observation)?,
         }
         left = left.map(|left| left - 1);
         if left != Some(0) {
@@ -199,4 +192,25 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
         }
     }
     Ok(())
+}
+
+/// Reads the metrics file. If it is missing or out of date, reads the manifest and the file sizes.
+fn read_current_state(arguments: &DbArgs) -> Result<ObservedState, Failure> {
+    let state = ObservedState::read(arguments)?;
+    if let ObservedState::Metrics(reading) = &state
+        && let Some(line) = outdated_line(reading)
+    {
+        output::note(&line);
+        return ObservedState::read_files(arguments);
+    }
+    Ok(state)
+}
+
+/// Prints one state, as one line with `--json`.
+fn print_state(stats: &StatsArgs, state: &(impl Serialize + Display)) -> Result<(), Failure> {
+    let text = match stats.json {
+        true => serde_json::to_string(state).map_err(|error| Failure::stdout(error.into()))? + "\n",
+        false => state.to_string(),
+    };
+    output::stream(text.as_bytes())
 }
