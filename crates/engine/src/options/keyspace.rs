@@ -324,8 +324,13 @@ impl KeyspaceOptions {
     /// Metrics and [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) name the snapshot or the
     /// iterator. Checkpoints, backups and freed blocks of the device are not covered. See `docs/guide/deletion.md`.
     ///
-    /// The bound must be at least one millisecond. The policy `fifo`, custom policies and operand stores that do not
-    /// support the bound are refused. The keyspace does not store the option, so it must be given at each open.
+    /// The bound must be at least one millisecond. The keyspace does not store the option, so it must be given at each
+    /// open. [`Error::Contradiction`] refuses the bound together with one of these:
+    ///
+    /// - the policy `fifo`, which merges no files and drops deleted values only with their whole files,
+    /// - a custom policy, which has no rule for the bound,
+    /// - an operand store that does not
+    ///   [support the bound](crate::operand_store::OperandStoreFactory::supports_delete_persistence).
     ///
     /// ```
     /// use std::time::Duration;
@@ -356,13 +361,14 @@ impl KeyspaceOptions {
         match policy {
             StoredPolicy::Custom(_) => contradiction(
                 format!("policy = {policy}"),
-                "a custom policy has no rule for the bound",
+                "a custom policy has no rule that removes deleted values within a bound",
             ),
             // The keyspace cannot be used before another policy is set.
             StoredPolicy::Unreadable(..) => Ok(()),
-            StoredPolicy::Spec(spec) if spec.can_drop_data() => {
-                contradiction(format!("policy = {policy}"), "the policy merges no files")
-            }
+            StoredPolicy::Spec(spec) if spec.can_drop_data() => contradiction(
+                format!("policy = {policy}"),
+                "the policy merges no files, so deletes remove no values",
+            ),
             StoredPolicy::Spec(_) => match store.filter(|it| !it.supports_delete_persistence()) {
                 Some(store) => contradiction(
                     format!("operand_store = {}", store.name()),

@@ -228,14 +228,25 @@ fn failed_collection_of_idle_store_is_repeated_without_writes() {
 
 #[test]
 fn unsupported_combinations_are_contradictions() {
-    let refused = |options: KeyspaceOptions| {
+    let refused = |options: KeyspaceOptions, message: &str| {
         let disk = MemVfs::new();
-        let opened = database::try_open(&disk, inline().keyspace_defaults(options));
-        assert!(matches!(opened, Err(Error::Contradiction { .. })), "{opened:?}");
+        let error = database::try_open(&disk, inline().keyspace_defaults(options)).unwrap_err();
+        assert!(matches!(error, Error::Contradiction { .. }), "{error:?}");
+        let prefix = "option delete_persistence = 1s contradicts ";
+        assert_eq!(error.to_string(), format!("{prefix}{message}"));
     };
-    refused(bounded().policy(policy("fifo")));
-    refused(bounded().policy(Arc::new(NoJobs) as Arc<dyn CompactionPolicy>));
-    refused(bounded().merge_operator(Append::default()).operand_store(SimpleStore::default()));
+    refused(
+        bounded().policy(policy("fifo(ttl=100ms)")),
+        "policy = fifo(ttl=100ms): the policy merges no files, so deletes remove no values",
+    );
+    refused(
+        bounded().policy(Arc::new(NoJobs) as Arc<dyn CompactionPolicy>),
+        "policy = custom:no-jobs: a custom policy has no rule that removes deleted values within a bound",
+    );
+    refused(
+        bounded().merge_operator(Append::default()).operand_store(SimpleStore::default()),
+        "operand_store = plain: the operand store does not bound the time of deleted operands",
+    );
 
     let db = open(&MemVfs::new(), bounded());
     let keyspace = db.default_keyspace();
