@@ -290,8 +290,8 @@ mod tests {
             press(KeyCode::Char('c'), control),
         ];
         for quit in quits {
-            let events = others.iter().chain([&quit]).cloned();
-            let steps = events.map(|event| Box::new(move || Some(event.clone())) as Step<'_>);
+            let events = others.into_iter().chain([quit]);
+            let steps = events.map(|event| Box::new(move || Some(event)) as Step<'_>);
             let mut console = ScriptedConsole::new(steps.collect());
             let state = ObservedState::read(&arguments).unwrap();
             show_live(&arguments, state, &mut console).unwrap();
