@@ -12,7 +12,7 @@ use lsmx::{Db, Options};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::compare::KeyspaceView;
-use crate::{Outcome, keyspace_churn, open};
+use crate::{Outcome, keyspace_churn, loads, open};
 
 /// Minimum and maximum number of commits of each writer that a checkpoint may contain.
 pub(crate) struct CheckpointBounds {
@@ -23,6 +23,8 @@ pub(crate) struct CheckpointBounds {
     /// Number of completed steps of the keyspace churn (see [`crate::keyspace_churn`]). The same thread runs these
     /// steps and takes the checkpoint, so the checkpoint contains exactly this number of steps.
     pub(crate) steps: u64,
+    /// Number of completed loads (see [`crate::loads`]), which the same thread runs.
+    pub(crate) loads: u64,
 }
 
 /// Returns the path for a checkpoint of the database in `dir`.
@@ -48,7 +50,7 @@ pub(crate) fn check_checkpoint(
     bounds: &CheckpointBounds,
 ) -> Outcome {
     let (db, keyspaces) = open(Arc::new(OsVfs), dir, options_seed)?;
-    let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
+    let view = KeyspaceView { db: &db, keyspaces: &keyspaces, snapshot: None };
     let mut counts = Vec::new();
     for (writer, (least, most)) in (0..).zip(bounds.least.iter().zip(&bounds.most)) {
         let found = view.commits_of(writer)?;
@@ -61,7 +63,11 @@ pub(crate) fn check_checkpoint(
     if steps != bounds.steps {
         return Err(format!("step {steps}, not {}", bounds.steps));
     }
-    counts.push(steps);
+    let loads = loads::count(&view)?;
+    if loads != bounds.loads {
+        return Err(format!("load {loads}, not {}", bounds.loads));
+    }
+    counts.extend([steps, loads]);
     view.check(seed, &counts)?;
     drop(keyspaces);
     close_and_verify(db, dir)
@@ -70,6 +76,10 @@ pub(crate) fn check_checkpoint(
 pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     db.close(None).map_err(|error| format!("closing: {error}"))?;
     drop(db);
+    match lsmx::read_metrics_file(dir, &Options::default()) {
+        Ok(None) => {}
+        reading => return Err(format!("a metrics file of a closed database: {reading:?}")),
+    }
     let options = Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let mut report =
         lsmx::verify(dir, &options).map_err(|error| format!("verification: {error:?}"))?;

@@ -6,17 +6,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use lsmx::env::Env;
-use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, Transaction, WriteBatch};
+use lsmx::{Db, Durability, Error, Keyspace, Options, Result, Transaction, WriteBatch};
 
 use crate::Outcome;
 use crate::checkpoints::{self, CheckpointBounds};
 use crate::commits::{Change, draw_changes};
-use crate::compare::KeyspaceView;
+use crate::compare::{KeyspaceView, TimedSnapshot};
 use crate::counts::ChildCounts;
 use crate::disk_faults::FaultyDisk;
 use crate::messages::{self, Message};
-use crate::options::{draw_counted, draw_delete_persistence};
-use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
+use crate::{
+    KEYSPACES, NEVER_US, Orders, SESSIONS, counter_key, keyspace_churn, loads, merged_key, open,
+    options, sessions,
+};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::Change as Write;
 
@@ -38,8 +40,9 @@ pub fn write_until_killed(orders: &Orders) -> Outcome {
     messages::send(Message::Opening);
     let disk = FaultyDisk::new(orders.round, orders.faults);
     let (db, keyspaces) = open(disk.vfs(), Path::new(&orders.dir), orders.round)?;
-    let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
+    let view = KeyspaceView { db: &db, keyspaces: &keyspaces, snapshot: None };
     let steps = keyspace_churn::count_steps(&db, &keyspaces[0])?;
+    let loads = loads::count(&view)?;
     disk.arm_fault();
     std::thread::scope(|scope| {
         let mut writers = Vec::new();
@@ -54,6 +57,7 @@ pub fn write_until_killed(orders: &Orders) -> Outcome {
             keyspaces: &keyspaces,
             rng: TestRng::new(!orders.round),
             steps,
+            loads,
             snapshot: None,
             reached: ChildCounts::default(),
         };
@@ -132,10 +136,15 @@ impl Writer<'_> {
         let keyspaces = self.view.keyspaces;
         let (writes, sync) = self.draw_writes(number);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        let (seed, commit) = (self.orders.seed, (self.number, number));
         let add = |tx: &Transaction| -> Result<()> {
             tx.get_for_update(&keyspaces[0], counter_key(self.number))?;
-            let mut writes = writes.iter();
-            writes.try_for_each(|(index, write)| write.add_to_transaction(tx, &keyspaces[*index]))
+            for (index, write) in &writes {
+                write.add_to_transaction(tx, &keyspaces[*index])?;
+            }
+            sessions::add_changes(self.db, seed, commit, |write| {
+                write.add_to_transaction(tx, &keyspaces[SESSIONS])
+            })
         };
         match number % 9 {
             0 => loop {
@@ -152,6 +161,10 @@ impl Writer<'_> {
                 for (index, write) in &writes {
                     write.add_to(&mut batch, &keyspaces[*index]);
                 }
+                sessions::add_changes(self.db, seed, commit, |write| {
+                    write.add_to(&mut batch, &keyspaces[SESSIONS]);
+                    Ok(())
+                })?;
                 self.db.write(batch, durability)
             }
         }
@@ -162,7 +175,7 @@ impl Writer<'_> {
         let (writer, keyspaces) = (self.number, self.view.keyspaces);
         let (changes, sync) = draw_changes(self.orders.seed, writer, number);
         let counter = Write::Put(counter_key(writer).into(), number.to_le_bytes().into());
-        let counters = (0..keyspaces.len()).map(|keyspace| (keyspace, counter.clone()));
+        let counters = (0..KEYSPACES.len()).map(|keyspace| (keyspace, counter.clone()));
         let mut writes: Vec<_> = counters.collect();
         writes.push((0, Write::Merge(merged_key(writer).into(), 1u64.to_le_bytes().into())));
         for (keyspace, change) in changes {
@@ -193,8 +206,6 @@ impl Writer<'_> {
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// An expiry time in microseconds that is before every time of the clock.
 const EXPIRED_US: u64 = 1;
-/// An expiry time in microseconds that no clock reaches.
-const NEVER_US: u64 = 1 << 60;
 
 /// Operations that the main thread runs while the writers commit.
 struct ConcurrentTasks<'a> {
@@ -205,17 +216,19 @@ struct ConcurrentTasks<'a> {
     rng: TestRng,
     /// Number of completed keyspace churn steps.
     steps: u64,
+    /// Number of completed loads.
+    loads: u64,
     /// An open snapshot, and the counts that it must contain: the number of commits of each writer, followed by the
-    /// number of keyspace churn steps.
-    snapshot: Option<(Snapshot, Vec<u64>)>,
+    /// numbers of keyspace churn steps and of loads.
+    snapshot: Option<(TimedSnapshot, Vec<u64>)>,
     reached: ChildCounts,
 }
 
 impl ConcurrentTasks<'_> {
     fn run_one(&mut self) -> Outcome {
-        let which = usize::from(self.rng.is_one_in(2));
+        let which = self.rng.below(self.keyspaces.len());
         let keyspace = &self.keyspaces[which];
-        let done = match self.rng.below(20) {
+        let done = match self.rng.below(25) {
             0 => self.db.flush(),
             1 => self.db.sync(),
             2 => self.db.wait_idle(),
@@ -225,6 +238,8 @@ impl ConcurrentTasks<'_> {
             6 => self.move_operands_to_tree(keyspace),
             7 | 8 => return self.check_snapshot(),
             9..=11 => return self.make_checkpoint(),
+            12..=15 => self.run_load(),
+            16 => return self.check_metrics_file(),
             _ => self.run_churn_step(),
         };
         match done {
@@ -233,39 +248,53 @@ impl ConcurrentTasks<'_> {
         }
     }
 
-    /// Resumes the database after an injected fault. A failed churn step counts as completed if the database contains
-    /// the effect of the step.
+    /// Resumes the database after an injected fault. A failed churn step or load counts as completed if the database
+    /// contains its effect.
     fn recover_from_fault(&mut self) -> Outcome {
         self.disk.recover(self.db)?;
-        let found = keyspace_churn::count_steps(self.db, &self.keyspaces[0])?;
-        if found == self.steps {
-            return Ok(());
+        let steps = keyspace_churn::count_steps(self.db, &self.keyspaces[0])?;
+        let loads = loads::count(&self.newest_view())?;
+        for (kind, found, before) in [("step", steps, self.steps), ("load", loads, self.loads)] {
+            if found != before && found != before + 1 {
+                return Err(format!(
+                    "{kind} {found} after a failure that followed {kind} {before}"
+                ));
+            }
         }
-        if found != self.steps + 1 {
-            return Err(format!("step {found} after a failure that followed step {}", self.steps));
+        if steps > self.steps {
+            self.count_step();
         }
-        self.count_step();
+        if loads > self.loads {
+            self.count_load();
+        }
         Ok(())
+    }
+
+    fn newest_view(&self) -> KeyspaceView<'_> {
+        KeyspaceView { db: self.db, keyspaces: self.keyspaces, snapshot: None }
+    }
+
+    fn view_of<'a>(&'a self, snapshot: &'a TimedSnapshot) -> KeyspaceView<'a> {
+        KeyspaceView { snapshot: Some(snapshot), ..self.newest_view() }
     }
 
     /// Compares the open snapshot with the model and drops it. If no snapshot is open, takes one.
     fn check_snapshot(&mut self) -> Outcome {
-        let view = |snapshot| KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         if let Some((snapshot, counts)) = self.snapshot.take() {
-            let checked = view(&snapshot).check(self.orders.seed, &counts);
+            let checked = self.view_of(&snapshot).check(self.orders.seed, &counts);
             self.reached.snapshots += 1;
             return checked.map_err(|what| format!("a snapshot of {counts:?}: {what}"));
         }
-        let snapshot = self.db.snapshot();
+        let snapshot = TimedSnapshot::take(self.db);
         let mut counts = self.commits_in(&snapshot)?;
-        counts.push(self.steps);
+        counts.extend([self.steps, self.loads]);
         self.snapshot = Some((snapshot, counts));
         Ok(())
     }
 
     /// Returns the number of commits of each writer that are visible in a snapshot.
-    fn commits_in(&self, snapshot: &Snapshot) -> Outcome<Vec<u64>> {
-        let view = KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
+    fn commits_in(&self, snapshot: &TimedSnapshot) -> Outcome<Vec<u64>> {
+        let view = self.view_of(snapshot);
         (0..self.orders.writers).map(|writer| view.commits_of(writer)).collect()
     }
 
@@ -274,27 +303,34 @@ impl ConcurrentTasks<'_> {
         let target = checkpoints::checkpoint_dir(Path::new(&self.orders.dir));
         // A child that was killed earlier may have left a checkpoint in this directory.
         checkpoints::remove_checkpoint(&target)?;
-        let least = self.commits_in(&self.db.snapshot())?;
+        let least = self.commits_in(&TimedSnapshot::take(self.db))?;
         match self.db.checkpoint(&target) {
             Err(error) if self.disk.may_have_caused(&error) => return self.recover_from_fault(),
             made => made.map_err(|error| format!("a checkpoint: {error:?}"))?,
         }
-        let most = self.commits_in(&self.db.snapshot())?;
-        let bounds = CheckpointBounds { least, most, steps: self.steps };
+        let most = self.commits_in(&TimedSnapshot::take(self.db))?;
+        let bounds = CheckpointBounds { least, most, steps: self.steps, loads: self.loads };
         checkpoints::check_checkpoint(&target, self.orders.seed, self.rng.next_u64(), &bounds)
             .map_err(|what| format!("a checkpoint: {what}"))?;
         self.reached.copies += 1;
         checkpoints::remove_checkpoint(&target)
     }
 
-    /// Sets random options for a keyspace. The options may add an operand store.
+    /// Sets random options for a keyspace, with or without a call that may add an operand store.
     fn change_options(&mut self, which: usize) -> Result<()> {
-        let options = draw_counted(&mut self.rng, which);
+        let options = self.rng.is_one_in(2).then(|| options::draw_indexed(&mut self.rng, which));
+        let settings = options::draw_settings(&mut self.rng);
+        let bound = options::draw_delete_persistence(&mut self.rng);
         let keyspace = &self.keyspaces[which];
         let had = self.has_store(keyspace);
-        self.db.keyspace(&keyspace.name(), options).map(drop)?;
-        let bound = draw_delete_persistence(&mut self.rng);
-        keyspace.set_options(|options| options.delete_persistence(bound))?;
+        match options {
+            Some(options) => {
+                self.db.keyspace(&keyspace.name(), options).map(drop)?;
+                keyspace.set_options(|options| options.delete_persistence(bound))?;
+            }
+            None => keyspace
+                .set_options(|options| settings.apply_to(options).delete_persistence(bound))?,
+        }
         self.reached.to_store += u64::from(!had && self.has_store(keyspace));
         Ok(())
     }
@@ -319,6 +355,35 @@ impl ConcurrentTasks<'_> {
     fn run_churn_step(&mut self) -> Result<()> {
         keyspace_churn::run_step(self.db, &self.keyspaces[0], self.steps + 1)?;
         self.count_step();
+        Ok(())
+    }
+
+    fn run_load(&mut self) -> Result<()> {
+        let load = (self.orders.seed, self.loads + 1);
+        loads::run(self.db, self.keyspaces, Path::new(&self.orders.dir), load)?;
+        self.count_load();
+        Ok(())
+    }
+
+    fn count_load(&mut self) {
+        self.loads += 1;
+        self.reached.loads += 1;
+        messages::send(Message::Progress { actor: self.orders.writers + 1, number: self.loads });
+    }
+
+    /// Checks that the metrics file, if it exists, has metrics of this process.
+    fn check_metrics_file(&mut self) -> Outcome {
+        let reading = lsmx::read_metrics_file(&self.orders.dir, &Options::default());
+        let Some(reading) = reading.map_err(|error| format!("the metrics file: {error:?}"))? else {
+            return Ok(());
+        };
+        let committed = self.db.metrics().transactions.committed;
+        if reading.process_id != std::process::id()
+            || reading.metrics.transactions.committed > committed
+        {
+            return Err(format!("the metrics file is that of another process: {reading:?}"));
+        }
+        self.reached.metrics_files += 1;
         Ok(())
     }
 

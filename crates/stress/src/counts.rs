@@ -34,12 +34,16 @@ pub struct ChildCounts {
     pub snapshots: u64,
     /// Number of checkpoints that were compared with the model.
     pub copies: u64,
+    /// Number of completed ingests and bulk loads.
+    pub loads: u64,
+    /// Number of complete metrics files that were read.
+    pub metrics_files: u64,
     /// Number of calls of `resume` after an injected write error.
     pub resumed: u64,
 }
 
 impl ChildCounts {
-    fn counts(&mut self) -> [&mut u64; 14] {
+    fn counts(&mut self) -> [&mut u64; 16] {
         [
             &mut self.operands,
             &mut self.delete_markers,
@@ -54,6 +58,8 @@ impl ChildCounts {
             &mut self.back_to_tree,
             &mut self.snapshots,
             &mut self.copies,
+            &mut self.loads,
+            &mut self.metrics_files,
             &mut self.resumed,
         ]
     }

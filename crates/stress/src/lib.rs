@@ -2,7 +2,7 @@
 //!
 //! A child process opens a database with random options, and several threads write to it until the parent process kills
 //! the child. The child also changes options, converts keyspaces to operand stores and back, creates and drops a
-//! keyspace, and compares snapshots and checkpoints with a model. Optionally, write errors are injected.
+//! keyspace, ingests files, and compares snapshots and checkpoints with a model. Optionally, write errors are injected.
 //!
 //! After a kill, the parent reads all data by every read method and verifies the files. Each acknowledged commit must
 //! be present, complete and in order. The only other commits may be those that were in progress at the kill.
@@ -10,7 +10,8 @@
 //! The commits of a writer depend only on a seed, so the model can be computed for any number of commits. Each commit
 //! puts its commit number in every keyspace. In the first keyspace, each commit also increments a counter by a merge.
 //! If a merge is lost or applied twice, this counter differs from the commit number. In the second keyspace, each
-//! commit appends a byte to a value, which shows the order of the commits.
+//! commit appends a byte to a value, which shows the order of the commits. In the third keyspace, values expire while
+//! the test runs.
 //!
 //! [`kill_many`] tests one database, and `lsmx stress` tests many databases. [`world`] tests in-memory databases and
 //! simulates power losses.
@@ -23,9 +24,11 @@ mod counts;
 mod detections;
 mod disk_faults;
 mod keyspace_churn;
+mod loads;
 mod messages;
 mod options;
 mod parent;
+mod sessions;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +53,14 @@ pub const ORDERS: &str = "LSMX_STRESS_ORDERS";
 /// Names of the keyspaces to which all writers commit. The merge operator of the first keyspace adds numbers. That of
 /// the second keyspace appends bytes.
 pub(crate) const KEYSPACES: [&str; 2] = [lsmx::DEFAULT_KEYSPACE, "second"];
+
+/// Index of the keyspace [`sessions::NAME`] in the list of keyspaces that [`open`] returns.
+pub(crate) const SESSIONS: usize = KEYSPACES.len();
+/// Index of the keyspace [`loads::NAME`] in the list of keyspaces that [`open`] returns.
+pub(crate) const LOADED: usize = KEYSPACES.len() + 1;
+
+/// An expiry time in microseconds that no clock reaches.
+pub(crate) const NEVER_US: u64 = 1 << 60;
 
 /// Parameters of a child process, passed as text in the environment variable [`ORDERS`].
 #[derive(Clone, Debug)]
@@ -110,13 +121,14 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
     let rng = &mut TestRng::new(seed);
     let mut options =
         options::draw_options(rng, dir).keyspace_defaults(options::draw_keyspace(rng));
-    let of_each = [options::draw_counted(rng, 0), options::draw_counted(rng, 1)];
+    let names = [KEYSPACES[0], KEYSPACES[1], sessions::NAME, loads::NAME];
+    let of_each = [0, 1, SESSIONS, LOADED].map(|index| options::draw_indexed(rng, index));
     if rng.is_one_in(2) {
         options = all_stores().into_iter().fold(options, Options::operand_store);
     }
     let db = Db::open(dir, options.vfs(disk)).map_err(|error| format!("opening: {error:?}"))?;
     let mut keyspaces = Vec::new();
-    for (name, options_of) in KEYSPACES.iter().zip(of_each) {
+    for (name, options_of) in names.iter().zip(of_each) {
         let keyspace = db.keyspace(name, options_of);
         let keyspace = keyspace.map_err(|error| format!("opening a keyspace: {error:?}"))?;
         let bound = options::draw_delete_persistence(rng);

@@ -14,7 +14,7 @@ pub(crate) enum Message {
     /// The child is about to open the database.
     Opening,
     /// The commit `number` of the writer `actor` was acknowledged. If `actor` equals the number of writers, the main
-    /// thread has completed the keyspace churn step `number`.
+    /// thread has completed the keyspace churn step `number`. If `actor` is one greater, it has completed the load `number`.
     Progress { actor: u64, number: u64 },
     /// New value of the count with this index in [`crate::counts::ChildCounts`].
     Count { index: u64, count: u64 },

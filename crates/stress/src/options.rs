@@ -11,7 +11,12 @@ use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::{BlockCacheKind, KeyspaceOptions, Options, PolicySpec, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
-use lsmx_testkit::world::KeyspaceSettings;
+use lsmx_testkit::world::{KeyspaceSettings, random_latency_sampling};
+
+use crate::{LOADED, SESSIONS, sessions};
+
+/// Interval of the metrics file.
+const METRICS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Draws keyspace options. Half of the draws set a compaction policy, and half of the draws set an operand store.
 /// Opening a keyspace keeps the previous values of options that are not set.
@@ -25,9 +30,14 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
 
 /// Draws keyspace options without an operand store.
 pub(crate) fn draw_without_store(rng: &mut TestRng) -> KeyspaceOptions {
+    draw_settings(rng).options()
+}
+
+/// Draws settings of a keyspace.
+pub(crate) fn draw_settings(rng: &mut TestRng) -> KeyspaceSettings {
     let has_policy = rng.is_one_in(2);
     let drawn = KeyspaceSettings::random(rng);
-    let settings = KeyspaceSettings {
+    KeyspaceSettings {
         policy: has_policy.then(|| rng.choose(&PolicySpec::all_presets()).to_string()),
         memtable_bytes: 4096 << rng.below(5),
         table_bytes: 8192 << rng.below(4),
@@ -38,16 +48,16 @@ pub(crate) fn draw_without_store(rng: &mut TestRng) -> KeyspaceOptions {
             ..separation
         }),
         ..drawn
-    };
-    settings.options()
+    }
 }
 
-/// Draws options for the keyspace with this index. The merge operator depends on the index.
-pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOptions {
-    let drawn = draw_keyspace(rng);
+/// Draws options for the keyspace with this index. The merge operator and the default time to live depend on the index.
+pub(crate) fn draw_indexed(rng: &mut TestRng, keyspace: usize) -> KeyspaceOptions {
     match keyspace {
-        0 => drawn.merge_operator(Counter),
-        _ => drawn.merge_operator(Append::default()),
+        0 => draw_keyspace(rng).merge_operator(Counter),
+        SESSIONS => draw_without_store(rng).default_ttl(sessions::DEFAULT_TTL),
+        LOADED => draw_without_store(rng),
+        _ => draw_keyspace(rng).merge_operator(Append::default()),
     }
 }
 
@@ -73,7 +83,12 @@ pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
 }
 
 pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
-    Options::default()
+    let options = match rng.is_one_in(2) {
+        true => Options::default().metrics_file(METRICS_INTERVAL),
+        false => Options::default(),
+    };
+    options
+        .latency_sampling(random_latency_sampling(rng))
         .background(Background::Threads { workers: 1 + usize::from(rng.is_one_in(2)) })
         .block_cache_bytes(rng.below(4) * 65_536)
         .block_cache_kind(*rng.choose(&BlockCacheKind::ALL))

@@ -17,7 +17,7 @@ use crate::checkpoints::close_and_verify;
 use crate::compare::KeyspaceView;
 use crate::keyspace_churn::count_steps;
 use crate::messages::Message;
-use crate::{ChildCounts, ORDERS, Orders, open};
+use crate::{ChildCounts, ORDERS, Orders, loads, open};
 use lsmx_testkit::TestRng;
 
 /// Maximum number of kills in a plan that [`KillPlan::draw`] returns.
@@ -111,7 +111,7 @@ struct KillRun<'a> {
     before: PathBuf,
     rng: TestRng,
     writers: u64,
-    /// Number of acknowledged commits of each writer, followed by the number of keyspace churn steps.
+    /// Number of acknowledged commits of each writer, followed by the numbers of keyspace churn steps and of loads.
     counts: Vec<u64>,
     /// Number of kills since the last check. At each kill, each writer may have one commit that was applied but not
     /// acknowledged.
@@ -123,7 +123,7 @@ impl<'a> KillRun<'a> {
     fn new(plan: KillPlan, children: &'a ChildCommand, home: &Path) -> KillRun<'a> {
         let mut rng = TestRng::new(plan.seed);
         let writers = 1 + rng.below(4);
-        let counts = (0..=writers).map(|_| 0).collect();
+        let counts = (0..writers + 2).map(|_| 0).collect();
         let (dir, before) = (home.join("db"), home.join("before"));
         let (kills_since_check, sum) = (0, KillCounts::default());
         KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
@@ -158,8 +158,8 @@ impl<'a> KillRun<'a> {
 
     /// Starts a child and kills it after `acknowledged` messages.
     ///
-    /// Returns the number of the last acknowledged commit of each writer, followed by the number of the last keyspace
-    /// churn step. A number is 0 if the child did not send it.
+    /// Returns the number of the last acknowledged commit of each writer, followed by the numbers of the last keyspace
+    /// churn step and of the last load. A number is 0 if the child did not send it.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
         let ChildCommand { program, arguments, variables } = self.children;
         let mut child = Command::new(program)
@@ -220,11 +220,12 @@ impl<'a> KillRun<'a> {
             copied.map_err(|error| format!("cannot copy the database: {error}"))?;
         }
         let (db, keyspaces) = open(Arc::new(OsVfs), &self.dir, self.rng.next_u64())?;
-        let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
-        for (writer, count) in (0..).zip(&mut self.counts) {
-            let found = match writer == self.writers {
-                true => count_steps(&db, &keyspaces[0]),
-                false => view.commits_of(writer),
+        let view = KeyspaceView { db: &db, keyspaces: &keyspaces, snapshot: None };
+        for (writer, count) in (0_u64..).zip(&mut self.counts) {
+            let found = match writer.checked_sub(self.writers) {
+                None => view.commits_of(writer),
+                Some(0) => count_steps(&db, &keyspaces[0]),
+                Some(_) => loads::count(&view),
             }?;
             if found < *count || found > *count + self.kills_since_check {
                 return Err(format!("writer {writer}: {found} commits, {count} were acknowledged"));

@@ -34,6 +34,9 @@ const VISIBLE: &[Failpoint] = &[
     Failpoint::DeleteMarkerSkipped,
     Failpoint::TokenNotCommitted,
     Failpoint::LiveBlobDeleted,
+    Failpoint::ExpiryUncoversOlderVersion,
+    Failpoint::ExpiryLostAtSeparation,
+    Failpoint::IngestSkipsFlush,
 ];
 
 /// Entry point of the child processes that the other tests start and kill. Does nothing in any other process.
@@ -88,9 +91,11 @@ fn killed_process_loses_no_acknowledged_commit() {
     assert!(sum.acknowledged > sum.kills * 50, "too few acknowledgements: {sum:?}");
     let ChildCounts { operands, rewrites, splits, overflows, blob_rewrites, copies, .. } =
         sum.reached;
-    let ChildCounts { transactions, expired, .. } = sum.reached;
+    let ChildCounts { transactions, expired, loads, metrics_files, .. } = sum.reached;
     assert!(transactions > 0, "no transaction was committed: {sum:?}");
     assert!(expired > 0, "no expired entry was dropped: {sum:?}");
+    assert!(loads > 0, "no file was ingested: {sum:?}");
+    assert!(metrics_files > 0, "no metrics file was read: {sum:?}");
     let bucket_jobs = rewrites + splits + overflows;
     assert!(operands > 0 && bucket_jobs > 0, "no operand store wrote a bucket: {sum:?}");
     assert!(blob_rewrites > 0, "no blob file was rewritten: {sum:?}");

@@ -123,6 +123,8 @@ impl StressTest<'_> {
             (reached.to_store + reached.back_to_tree, "conversions of open keyspaces"),
             (reached.snapshots, "snapshots compared a second time"),
             (reached.copies, "checkpoints opened and compared"),
+            (reached.loads, "ingests and bulk loads"),
+            (reached.metrics_files, "metrics files read"),
             (reached.resumed, "resumes after disk failures"),
         ])
     }
@@ -162,6 +164,10 @@ impl StressTest<'_> {
             (policy_changes.sum(), "pairs of policies changed into each other"),
             (reached.snapshot_reads, "reads of snapshots"),
             (reached.blob_rewrites, "garbage collections of blob files"),
+            (reached.transactions, "transactions"),
+            (reached.expired_values, "values that expired"),
+            (reached.ingested_files, "tables of ingests and bulk loads"),
+            (reached.cursor_moves, "moves of cursors"),
             (reached.operands_in_stores, "operands and delete markers written to operand stores"),
         ])
     }

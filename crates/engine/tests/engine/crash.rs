@@ -115,7 +115,8 @@ fn require_everything(coverage: &Coverage) -> Outcome {
         "calls",
         &["drop keyspace", "rename keyspace", "clone keyspace", "checkpoint", "compact range"],
     )?;
-    coverage.require("calls", &["ingest"])?;
+    coverage.require("calls", &["ingest", "bulk load", "set options"])?;
+    coverage.require("calls", &["puts with a default time to live"])?;
     coverage.require("commits", &["batch", "transaction", "locking transaction"])?;
     coverage.require("entries", &["expired"])?;
     coverage.require("jobs", &["rewrite of an expired table"])?;

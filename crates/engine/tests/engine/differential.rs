@@ -2,7 +2,10 @@
 //!
 //! Half of the option sets are fixed and use extreme option values. The other half are random.
 
+use std::time::Duration;
+
 use lsmx::env::Background;
+use lsmx::metrics::LatencySampling;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, RmwMode, ValueSeparation,
     WriteControl,
@@ -27,6 +30,8 @@ fn plain() -> DbSettings {
         write_control: WriteControl::Smooth,
         subcompactions_max: None,
         direct_compactions: false,
+        latency_sampling: LatencySampling::Off,
+        metrics_file: None,
         open_files_max: None,
         io_rate: None,
         idle_us: None,
@@ -47,6 +52,7 @@ fn plain() -> DbSettings {
             separation: None,
             has_filter: false,
             delete_persistence: None,
+            default_ttl: None,
         },
     }
 }
@@ -135,6 +141,15 @@ fn fixed() -> Vec<(DbSettings, Background)> {
         let store = SimpleStore { collect_after, to_tree_one_in, lazy };
         add(background, &|set| {
             (set.keyspaces.memtable_bytes, set.keyspaces.store) = (memtable_bytes, Some(store));
+        });
+    }
+    // Values without an expiry time get a time to live, and all operations are measured.
+    let half_an_hour = Duration::from_secs(1_800);
+    add(inline, &|set| set.keyspaces.default_ttl = Some(half_an_hour));
+    for background in [inline, stepped] {
+        add(background, &|set| {
+            set.latency_sampling = LatencySampling::OneIn(1);
+            set.metrics_file = Some(Duration::from_millis(1));
         });
     }
     add(threads, &|set| {

@@ -41,8 +41,10 @@ fn inline_histories_equal_the_model() {
     }
     // The random histories must contain each kind of operation and event more often than these minimum counts.
     assert!(reached.guards_held > 1_000 && reached.guards_refused > 1_000, "{reached:?}");
-    assert!(reached.transactions > 500, "{reached:?}");
+    assert!(reached.transactions > 500 && reached.locking_transactions > 200, "{reached:?}");
+    assert!(reached.measured_operations > 1_000, "{reached:?}");
     assert!(reached.restarts > 500 && reached.kills > 100, "{reached:?}");
+    assert!(reached.power_losses > 30, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
     assert!(reached.cursor_moves > 10_000 && reached.refused_cursor_moves > 100, "{reached:?}");
     assert!(reached.refused_gets > 100, "{reached:?}");
@@ -53,6 +55,7 @@ fn inline_histories_equal_the_model() {
     assert!(reached.blob_rewrites > 500 && reached.write_backs > 500, "{reached:?}");
     assert!(reached.filtered > 1_000, "{reached:?}");
     assert!(reached.expired_values > 700 && reached.expired_dropped > 300, "{reached:?}");
+    assert!(reached.puts_with_ttl > 1_000, "{reached:?}");
     assert!(
         reached.restarts_without_operators > 50 && reached.reads_without_operator > 50,
         "{reached:?}"
@@ -71,6 +74,7 @@ fn inline_histories_equal_the_model() {
 fn stepped_histories_equal_the_model() {
     let reached = histories("stepped_histories_equal_the_model", STEPPED_OPERATIONS, stepped);
     assert!(scale() < 1.0 || (reached.flushes > 500 && reached.merges > 100), "{reached:?}");
+    assert!(scale() < 1.0 || reached.metrics_files > 50, "{reached:?}");
 }
 
 /// Executes six random operation histories, each twice. Returns the two outcomes of each history.

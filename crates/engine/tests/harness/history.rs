@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsmx::Db;
 use lsmx::merge_operator::Append;
@@ -44,7 +45,7 @@ impl Contents {
         let operator = Append::default();
         change.apply(&mut self.before, &operator);
         match change {
-            Change::PutUntil(key, _, expiry_us) => {
+            Change::PutUntil(key, _, expiry_us) | Change::PutWithTtl(key, _, _, expiry_us) => {
                 self.after.remove(key);
                 self.expiry_us.insert(Arc::clone(key), *expiry_us);
                 return;
@@ -161,6 +162,11 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize, now_
         let change = match rng.below(8) {
             0..2 => Change::Delete(key),
             2..5 => Change::Merge(key, value),
+            5 if !has_stores() && rng.is_one_in(2) => {
+                let hours = *rng.choose(&[0, 0, 1, 1 << 24]);
+                let (ttl, expiry_us) = (time_to_live(hours), ttl_expiry_us(hours, now_us));
+                Change::PutWithTtl(key, value, ttl, expiry_us)
+            }
             5 if !has_stores() => Change::PutUntil(key, value, draw_expiry(rng, now_us)),
             _ => Change::Put(key, value),
         };
@@ -192,6 +198,18 @@ fn draw_expiry(rng: &mut TestRng, now_us: u64) -> u64 {
     (2 * hours).saturating_sub(1) * HALF_HOUR_US
 }
 
+/// Returns a time to live of the given number of hours and a half.
+pub(crate) fn time_to_live(hours: u64) -> Duration {
+    Duration::from_micros((2 * hours + 1) * HALF_HOUR_US)
+}
+
+/// Returns the start of the half of an hour in which a value expires that is written at `now_us` with [`time_to_live`].
+/// All reads take place before this time or after that half of an hour.
+pub(crate) fn ttl_expiry_us(hours: u64, now_us: u64) -> u64 {
+    let hour = now_us / (2 * HALF_HOUR_US) + hours;
+    (2 * hour + 1) * HALF_HOUR_US
+}
+
 /// Draws puts and deletes for an ingest, which puts its number in each keyspace.
 pub(crate) fn draw_ingest(rng: &mut TestRng, number: u64, keyspaces: usize) -> Commit {
     let counter = Change::Put(COUNTER.into(), number.to_le_bytes().into());
@@ -202,6 +220,13 @@ pub(crate) fn draw_ingest(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
         let change = if rng.is_one_in(4) { Change::Delete(key) } else { Change::Put(key, value) };
         commit.push((keyspace, change));
     }
+    commit
+}
+
+/// Draws puts for a bulk load of the first keyspace.
+pub(crate) fn draw_bulk_load(rng: &mut TestRng, number: u64) -> Commit {
+    let mut commit = draw_ingest(rng, number, 1);
+    commit.retain(|(_, change)| matches!(change, Change::Put(..)));
     commit
 }
 

@@ -9,6 +9,8 @@ use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::{SimpleStore, use_delta_stores};
 use lsmx_testkit::world::{DbSettings, KeyspaceSettings};
 
+use super::history::time_to_live;
+
 /// Appends operands, so that a lost, repeated or misplaced operand changes the value. Partial merges may be enabled in
 /// one open and disabled in the next.
 #[derive(Debug)]
@@ -83,10 +85,25 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     settings.options_with_store(false).merge_operator(AppendOperator { merges_partially })
 }
 
+/// Draws options of a keyspace without a merge operator and without an operand store. Most draws set a default time to
+/// live of half an hour.
+pub(crate) fn draw_expiring(rng: &mut TestRng) -> KeyspaceOptions {
+    let ttl = (!rng.is_one_in(3)).then(|| time_to_live(0));
+    let settings = KeyspaceSettings { policy: None, store: None, ..KeyspaceSettings::random(rng) };
+    settings.options_with_store(false).default_ttl(ttl)
+}
+
 /// Draws options of a clone, which are those of a keyspace without an operand store.
 pub(crate) fn draw_clone(rng: &mut TestRng) -> KeyspaceOptions {
     let settings = KeyspaceSettings { policy: None, store: None, ..KeyspaceSettings::random(rng) };
     settings.options()
+}
+
+/// Draws options for [`Keyspace::set_options`], which keeps the merge operator and the operand store.
+///
+/// [`Keyspace::set_options`]: lsmx::Keyspace::set_options
+pub(crate) fn draw_settings(rng: &mut TestRng) -> KeyspaceSettings {
+    KeyspaceSettings { policy: None, ..KeyspaceSettings::random(rng) }
 }
 
 /// Draws options of a database, without a policy.

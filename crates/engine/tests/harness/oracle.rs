@@ -84,6 +84,11 @@ fn compare_with_ranges(
         keyspace.range(low.clone()..=high.clone()).rev(),
         pairs.range(low..=high).rev(),
     )?;
+    let prefix = &key(rng.next_u64())[..];
+    let prefix = &prefix[..prefix.len().min(rng.below(5))];
+    let expected = pairs.iter().filter(|(key, _)| key.starts_with(prefix));
+    compare_pairs("prefix", keyspace.prefix(prefix), expected.clone())?;
+    compare_pairs("backward prefix", keyspace.prefix(prefix).rev(), expected.rev())?;
     let cursor = keyspace.cursor(&random_read_options(rng))?;
     let mut cursor = CheckedCursor::new(cursor, pairs, |_| true);
     for _ in 0..CURSOR_MOVES {

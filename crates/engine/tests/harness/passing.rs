@@ -19,7 +19,7 @@ pub(crate) const NAMES: [&str; 2] = ["passing", "renamed"];
 
 /// The known state of the keyspace [`NAMES`]. Its keys are consecutive numbers from 0. Its values are the value of
 /// `life` when the key was written.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,
     /// Number of times that the keyspace has been created. Data from before a drop must not reappear.
@@ -32,6 +32,19 @@ pub(crate) struct Passing {
     pub(crate) name: usize,
     /// Whether a rename to the other name has begun.
     pub(crate) is_renaming: bool,
+    /// Whether the keyspace has no merge operator, so that it may have a default time to live. All its writes are then
+    /// synced, because a missing key could otherwise be a lost key or an expired key.
+    pub(crate) may_expire: bool,
+    /// For each written key the time at which it expires, in microseconds. The largest number stands for no expiry.
+    pub(crate) expiry_us: Vec<u64>,
+}
+
+impl Passing {
+    /// Returns which of the first `count` keys are visible at a time of the database clock.
+    pub(crate) fn visible_keys(&self, count: u64, now_us: u64) -> Vec<u64> {
+        let keys = (0..count).zip(&self.expiry_us);
+        keys.filter(|(_, expiry_us)| **expiry_us > now_us).map(|(number, _)| number).collect()
+    }
 }
 
 pub(crate) fn key(number: u64) -> [u8; 8] {
@@ -56,28 +69,34 @@ pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<(u64, usize)>, Tr
     if name != known.name && !known.is_renaming {
         return wrong(format!("the name is {:?}, known is {known:?}", NAMES[name]));
     }
-    let count = contents(&keyspace, known.life)?;
+    let found = read_keys(&keyspace, known.life)?;
+    let now_us = db.env().now_us();
     // The workload syncs all keys before a drop. An interrupted drop therefore leaves all keys or none.
-    if !(known.synced..=known.written).contains(&count) {
-        return wrong(format!("[{}] has {count} keys, known is {known:?}", NAMES[name]));
+    let mut counts = (known.synced..=known.written).rev();
+    match counts.find(|count| known.visible_keys(*count, now_us) == found) {
+        Some(count) => Ok(Some((count, name))),
+        None => {
+            let name = NAMES[name];
+            wrong(format!("[{name}] has the keys {found:?} at {now_us}, known is {known:?}"))
+        }
     }
-    Ok(Some((count, name)))
 }
 
-/// Returns the number of keys. Checks that the keys are consecutive from 0, and that each value is `life`.
-fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
-    let mut count = 0;
+/// Returns the keys. Checks that each value is `life`.
+fn read_keys(keyspace: &Keyspace, life: u64) -> Result<Vec<u64>, Trouble> {
+    let mut keys = Vec::new();
     for entry in keyspace.iter() {
         let (found, value) = entry?;
-        if found[..] != key(count) || value[..] != life.to_le_bytes() {
-            return Err(Trouble::Wrong(format!(
-                "[{}] entry {count} of life {life} is {found:?} = {value:?}",
-                keyspace.name()
-            )));
+        match <[u8; 8]>::try_from(&*found) {
+            Ok(bytes) if value[..] == life.to_le_bytes() => keys.push(u64::from_be_bytes(bytes)),
+            _ => {
+                let name = keyspace.name();
+                let what = format!("[{name}] an entry of life {life} is {found:?} = {value:?}");
+                return Err(Trouble::Wrong(what));
+            }
         }
-        count += 1;
     }
-    Ok(count)
+    Ok(keys)
 }
 
 /// The name of the keyspace that is repeatedly cloned from another one and dropped.

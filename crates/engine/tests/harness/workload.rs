@@ -5,16 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::ingest::IngestOptions;
+use lsmx::ingest::{BulkLoadOptions, IngestOptions};
 use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, PolicySpec, Snapshot};
 use lsmx_base::file_name::CURRENT;
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::{Change, Pairs, compare_pairs};
 
 use super::coverage::Coverage;
-use super::history::{History, KEYSPACES, advance_to_next_hour, draw_commit, draw_ingest, key};
+use super::history::{
+    Commit, History, KEYSPACES, advance_to_next_hour, draw_bulk_load, draw_commit, draw_ingest,
+    key, ttl_expiry_us,
+};
 use super::oracle::{self, CommitKind, DIR, Trouble};
 use super::passing::{self, CLONE, Checkpoint, Cloned, NAMES, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
@@ -405,11 +408,15 @@ impl Run<'_> {
     /// ingests, so the run then commits a batch.
     fn ingest(&mut self) -> Outcome {
         let number = self.recorder.promises().committed + 1;
+        let is_bulk_load = self.rng.is_one_in(3);
         let mut rng = self.rng.clone();
         let open = self.opened()?;
         let refuses = |keyspace: &Keyspace| keyspace.options().operand_store.is_some();
         if open.keyspaces.iter().any(refuses) {
             return self.commit();
+        }
+        if is_bulk_load {
+            return self.bulk_load(number);
         }
         let commit = draw_ingest(&mut rng, number, open.keyspaces.len());
         let files: Vec<PathBuf> =
@@ -424,33 +431,66 @@ impl Run<'_> {
             requests.push((keyspace.clone(), vec![files[at].clone()]));
         }
         let options = IngestOptions::default().copy_files(rng.is_one_in(3));
-        let seq = self.number_given(1)?;
-        let before = {
-            let mut promises = self.recorder.promises();
-            promises.pending = Some(Arc::new(commit));
-            let before = promises.seq_largest;
-            promises.seq_largest = before.max(seq);
-            before
-        };
-        let ingested = open.db.ingest(&requests, options);
+        let before = self.promise_ingest(commit)?;
+        let ingested = open.db.ingest(&requests, options).map(drop);
         drop(requests);
         self.rng = rng;
         files.iter().for_each(|file| drop(self.disk.remove(file)));
+        self.settle_ingest("ingest", before, ingested)
+    }
+
+    /// Loads entries into the first keyspace in bulk, which is a durable commit.
+    fn bulk_load(&mut self, number: u64) -> Outcome {
+        let commit = draw_bulk_load(&mut self.rng, number);
+        let sorts = self.rng.is_one_in(2);
+        let before = self.promise_ingest(commit.clone())?;
+        let put = |(_, change): &(usize, Change)| match change {
+            Change::Put(key, value) => Some((Arc::clone(key), Arc::clone(value))),
+            _ => None,
+        };
+        let mut entries: Vec<_> = commit.iter().filter_map(put).collect();
+        let mut options = BulkLoadOptions::default();
+        if sorts {
+            options = options.sort_memory_bytes(64 << 10);
+        } else {
+            entries = entries.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect();
+        }
+        let loaded = self.opened()?.keyspaces[0].bulk_load(entries, options).map(drop);
+        self.settle_ingest("bulk load", before, loaded)
+    }
+
+    /// Records that an ingest of the commit begins. Returns the largest sequence number before.
+    fn promise_ingest(&self, commit: Commit) -> Outcome<u64> {
+        let seq = self.number_given(1)?;
+        let mut promises = self.recorder.promises();
+        promises.pending = Some(Arc::new(commit));
+        let before = promises.seq_largest;
+        promises.seq_largest = before.max(seq);
+        Ok(before)
+    }
+
+    /// Records the result of an ingest or a bulk load.
+    fn settle_ingest(
+        &mut self,
+        call: &'static str,
+        before: u64,
+        ingested: lsmx::Result<()>,
+    ) -> Outcome {
         match ingested {
-            Ok(_) => {
-                self.coverage.add("calls", "ingest");
+            Ok(()) => {
+                self.coverage.add("calls", call);
                 self.settle_pending(true);
                 self.all_synced();
                 Ok(())
             }
-            Err(error @ Error::ReadOnly { .. }) => self.excuse("an ingest", &error),
+            Err(error @ Error::ReadOnly { .. }) => self.excuse(call, &error),
             Err(error) => {
                 self.settle_pending(false);
                 self.recorder.promises().seq_largest = before;
                 match error {
                     // Compactions fail, so that L0 has no room for another run.
                     Error::Background { .. } | Error::CompactionBlocked { .. } => Ok(()),
-                    error => self.excuse("an ingest", &error),
+                    error => self.excuse(call, &error),
                 }
             }
         }
@@ -524,11 +564,16 @@ impl Run<'_> {
     }
 
     fn come(&mut self) -> Outcome {
-        let options = options::draw_keyspace(&mut self.rng);
+        let may_expire = self.rng.is_one_in(3);
+        let options = match may_expire {
+            true => options::draw_expiring(&mut self.rng),
+            false => options::draw_keyspace(&mut self.rng),
+        };
         {
             let passing = &mut self.recorder.promises().passing;
             let life = passing.life + 1;
-            *passing = Passing { presence: Presence::Maybe, life, ..Passing::default() };
+            let presence = Presence::Maybe;
+            *passing = Passing { presence, life, may_expire, ..Passing::default() };
         }
         match self.opened()?.db.keyspace(NAMES[0], options) {
             Ok(keyspace) => {
@@ -545,16 +590,30 @@ impl Run<'_> {
 
     fn stay(&mut self, keyspace: &Keyspace) -> Outcome {
         let count = 1 + self.rng.below(20);
-        let sync = self.rng.is_one_in(4);
+        let Passing { life, written, may_expire, name, .. } =
+            self.recorder.promises().passing.clone();
+        if may_expire && self.rng.is_one_in(2) {
+            let options = options::draw_expiring(&mut self.rng);
+            if let Err(error) = self.opened()?.db.keyspace(NAMES[name], options) {
+                return self.excuse("changing options", &error);
+            }
+        }
+        let ttl = keyspace.options().default_ttl;
+        if ttl.is_some() {
+            self.coverage.add("calls", "puts with a default time to live");
+        }
+        let sync = may_expire || self.rng.is_one_in(4);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        let Passing { life, written, .. } = self.recorder.promises().passing;
         for number in written..written + count {
             let seq = self.number_given(1)?;
+            let now_us = self.opened()?.db.env().now_us();
             let before = {
                 let mut promises = self.recorder.promises();
                 let before = promises.seq_largest;
                 promises.seq_largest = before.max(seq);
                 promises.passing.written = number + 1;
+                let expiry_us = ttl.map_or(u64::MAX, |_| ttl_expiry_us(0, now_us));
+                promises.passing.expiry_us.push(expiry_us);
                 before
             };
             match keyspace
@@ -569,6 +628,7 @@ impl Run<'_> {
                         let mut promises = self.recorder.promises();
                         promises.seq_largest = before;
                         promises.passing.written = number;
+                        promises.passing.expiry_us.pop();
                     }
                     return self.excuse_background(&error);
                 }
@@ -605,7 +665,8 @@ impl Run<'_> {
     }
 
     fn go(&mut self, keyspace: &Keyspace) -> Outcome {
-        let snapshot = self.opened()?.db.snapshot();
+        let db = &self.opened()?.db;
+        let (snapshot, now_us) = (db.snapshot(), db.env().now_us());
         let name = {
             let passing = &mut self.recorder.promises().passing;
             passing.presence = Presence::Maybe;
@@ -624,11 +685,12 @@ impl Run<'_> {
                     other => return Err(format!("a write to what was dropped: {other:?}")),
                 }
                 // A snapshot from before the drop can still read the keyspace.
-                let written = self.recorder.promises().passing.written;
+                let known = self.recorder.promises().passing.clone();
+                let visible = known.visible_keys(known.written, now_us).len();
                 let seen = snapshot.iter(keyspace).collect::<Result<Vec<_>, _>>();
                 match seen {
-                    Ok(seen) if seen.len() as u64 == written => Ok(()),
-                    Ok(seen) => Err(format!("a snapshot sees {} of {written} keys", seen.len())),
+                    Ok(seen) if seen.len() == visible => Ok(()),
+                    Ok(seen) => Err(format!("a snapshot sees {} of {visible} keys", seen.len())),
                     Err(error) => self.excuse("a snapshot", &error),
                 }
             }
@@ -746,14 +808,25 @@ impl Run<'_> {
     fn change_options(&mut self) -> Outcome {
         let count = self.opened()?.keyspaces.len() as u64;
         let which = usize::try_from(self.rng.below(count)).unwrap_or(0);
-        let mut options = options::draw_keyspace(&mut self.rng);
         let policy = self.rng.is_one_in(2).then(|| options::draw_policy(&mut self.rng));
         if let Some(policy) = &policy {
-            options = options.policy(policy.clone());
             self.recorder.promises().policies[which].push(policy.to_string());
         }
-        match self.opened()?.db.keyspace(KEYSPACES[which], options) {
-            Ok(_) => {
+        let add_policy = |options: KeyspaceOptions| match &policy {
+            Some(policy) => options.policy(policy.clone()),
+            None => options,
+        };
+        let changed = if self.rng.is_one_in(2) {
+            let options = add_policy(options::draw_keyspace(&mut self.rng));
+            self.opened()?.db.keyspace(KEYSPACES[which], options).map(drop)
+        } else {
+            let settings = options::draw_settings(&mut self.rng);
+            self.coverage.add("calls", "set options");
+            let keyspace = &self.opened()?.keyspaces[which];
+            keyspace.set_options(|options| add_policy(settings.apply_to(options)))
+        };
+        match changed {
+            Ok(()) => {
                 let kind = if policy.is_some() { "change policy" } else { "change options" };
                 self.coverage.add("calls", kind);
                 if let Some(policy) = policy {
@@ -911,7 +984,7 @@ impl Run<'_> {
             return Err(format!("{found} commits, {synced} synced, {attempted} attempted"));
         }
         self.settle_pending(found > committed);
-        let known = self.recorder.promises().passing;
+        let known = self.recorder.promises().passing.clone();
         let there = match passing::check(&self.opened()?.db, &known) {
             Err(Trouble::Failed(error)) => {
                 self.excuse("a read", &error)?;
@@ -928,6 +1001,7 @@ impl Run<'_> {
             let now = &mut self.recorder.promises().passing;
             now.presence = if passing.is_some() { Presence::Yes } else { Presence::No };
             (now.written, now.name) = there.unwrap_or_default();
+            now.expiry_us.truncate(usize::try_from(now.written).unwrap_or(usize::MAX));
             now.is_renaming = false;
             now.synced = now.synced.min(now.written);
         }

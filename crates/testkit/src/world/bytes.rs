@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use lsmx::env::Background;
+use lsmx::metrics::LatencySampling;
 use lsmx::vfs::CrashImage;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, PolicySpec,
-    PrefixExtractor, RmwMode, ValueSeparation, WriteControl,
+    PrefixExtractor, ReadOptions, ReadTier, RmwMode, ValueSeparation, WriteControl,
 };
 
 use super::History;
+use super::checked_cursor::CursorMove;
 use super::counts::CaseCounts;
 use super::operations::{
-    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, Value, Write,
+    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind, Value,
+    WITHOUT_OPERANDS, Write, time_to_live,
 };
 use super::settings::{DbSettings, KeyspaceSettings};
 use crate::simple_store::SimpleStore;
@@ -68,7 +71,85 @@ impl OperationDecoder<'_> {
     }
 
     fn next_span(&mut self) -> Span {
-        Span { keyspace: self.next_below(2), from: self.next_limit(), to: self.next_limit() }
+        Span { keyspace: self.next_keyspace(), from: self.next_limit(), to: self.next_limit() }
+    }
+
+    /// Decodes one of the keyspaces that exist from the start.
+    fn next_keyspace(&mut self) -> usize {
+        [0, 1, WITHOUT_OPERANDS][self.next_below(3)]
+    }
+
+    fn next_place(&mut self) -> Place {
+        Place { keyspace: self.next_keyspace(), key: self.next_below(KEYS.len()) }
+    }
+
+    /// Decodes the index of a snapshot, or `None` for the current contents.
+    fn next_snapshot(&mut self) -> Option<usize> {
+        self.next_below(4).checked_sub(1)
+    }
+
+    fn next_writes(&mut self) -> Vec<Write> {
+        (0..self.next_below(6)).map(|_| self.next_write()).collect()
+    }
+
+    fn next_steps(&mut self) -> Vec<i8> {
+        let bits = self.next_below(256);
+        (0..8).map(|bit| if bits >> bit & 1 == 1 { 1 } else { -1 }).collect()
+    }
+
+    fn next_read_options(&mut self) -> ReadOptions {
+        let bits = self.next_below(256);
+        ReadOptions {
+            tier: if bits & 1 == 1 { ReadTier::Memory } else { ReadTier::Storage },
+            fill_cache: [None, Some(false), Some(true), None][bits >> 1 & 3],
+            read_ahead_bytes_max: [None, Some(0), Some(300), None][bits >> 3 & 3],
+            deadline: (bits >> 5 & 1 == 1).then_some(Duration::ZERO),
+        }
+    }
+
+    fn next_moves(&mut self) -> Vec<CursorMove<usize>> {
+        let count = self.next_below(8);
+        let mut next_move = |_| match self.next_below(8) {
+            0 => CursorMove::Seek(self.next_below(KEYS.len())),
+            1 => CursorMove::SeekForPrev(self.next_below(KEYS.len())),
+            2 => CursorMove::SeekToFirst,
+            3 => CursorMove::SeekToLast,
+            4 | 5 => CursorMove::Next,
+            _ => CursorMove::Prev,
+        };
+        (0..count).map(&mut next_move).collect()
+    }
+
+    /// Decodes a read with a cursor, an iterator or read options.
+    fn next_read(&mut self) -> Operation {
+        match self.next_below(8) {
+            0 => Operation::GetWith(self.next_place(), self.next_read_options()),
+            1 => {
+                let (snapshot, keyspace) = (self.next_snapshot(), self.next_keyspace());
+                let keys = (0..self.next_below(6)).map(|_| self.next_below(KEYS.len())).collect();
+                Operation::MultiGet(snapshot, keyspace, keys)
+            }
+            2 => Operation::Prefix(self.next_place(), self.next_below(4)),
+            3 => Operation::PrefixCursor(self.next_place(), self.next_below(4), self.next_moves()),
+            4 => Operation::OpenIterator(self.next_snapshot(), self.next_span()),
+            5 => {
+                // An iterator does not continue after a deadline.
+                let options = ReadOptions { deadline: None, ..self.next_read_options() };
+                Operation::StepIterator(self.next_below(3), Some(options), self.next_steps())
+            }
+            6 => Operation::DropIterator(self.next_below(3)),
+            _ => {
+                let (snapshot, span) = (self.next_snapshot(), self.next_span());
+                Operation::Cursor(snapshot, span, self.next_read_options(), self.next_moves())
+            }
+        }
+    }
+
+    fn next_bulk_load(&mut self) -> Operation {
+        let keyspace = self.next_keyspace();
+        let mut next_entry = |_| (self.next_below(KEYS.len()), self.next_value());
+        let entries = (0..6).map(&mut next_entry).collect();
+        Operation::BulkLoad(keyspace, entries, self.next_below(2) == 1)
     }
 
     fn next_value(&mut self) -> Value {
@@ -77,7 +158,7 @@ impl OperationDecoder<'_> {
     }
 
     fn next_write(&mut self) -> Write {
-        let (kind, keyspace) = (self.next_below(6), self.next_below(2));
+        let (kind, keyspace) = (self.next_below(6), self.next_keyspace());
         if kind == 0 {
             let (from, to) = (self.next_limit(), self.next_limit());
             return Write::DeleteRange(Span { keyspace, from, to });
@@ -100,15 +181,14 @@ impl OperationDecoder<'_> {
         Some(match kind {
             0 => Operation::Flush,
             1 => {
-                let (span, bits) = (self.next_span(), self.next_below(256));
-                let steps = (0..8).map(|bit| if bits >> bit & 1 == 1 { 1 } else { -1 }).collect();
-                Operation::Scan(None, span, None, steps)
+                let span = self.next_span();
+                Operation::Scan(None, span, None, self.next_steps())
             }
             2 => Operation::Snapshot,
             3 => Operation::DropSnapshot(self.next_below(3)),
             4 => Operation::CompactRange(self.next_span()),
             5 => {
-                let (keyspace, presets) = (self.next_below(2), PolicySpec::all_presets());
+                let (keyspace, presets) = (self.next_keyspace(), PolicySpec::all_presets());
                 let policy = &presets[self.next_below(256) % presets.len()];
                 // With a small size ratio, even small trees have several levels.
                 let policy = policy.clone().with_size_ratio(2).unwrap_or(policy.clone());
@@ -126,8 +206,7 @@ impl OperationDecoder<'_> {
                 let count = 1 + self.next_below(6);
                 let mut writes = Vec::new();
                 for _ in 0..count {
-                    let place =
-                        Place { keyspace: self.next_below(2), key: self.next_below(KEYS.len()) };
+                    let place = self.next_place();
                     writes.push(match self.next_below(4) {
                         0 => Write::Delete(place),
                         _ => Write::Put(place, self.next_value()),
@@ -136,26 +215,39 @@ impl OperationDecoder<'_> {
                 Operation::Ingest(writes, 1 + self.next_below(2), false)
             }
             27 => {
-                let (source, target) = (self.next_below(2), 1 + self.next_below(2));
+                let (source, target) = (self.next_keyspace(), 1 + self.next_below(2));
                 Operation::CloneKeyspace(source, target, self.settings.keyspaces.clone())
             }
             28 => {
                 Operation::RenameKeyspace(1, self.next_below(KEYSPACES.len() + OTHER_NAMES.len()))
             }
             29 => {
-                let place =
-                    Place { keyspace: self.next_below(2), key: self.next_below(KEYS.len()) };
-                let (value, hours) = (self.next_value(), self.next_below(2));
-                Operation::Write(vec![Write::PutUntil(place, value, hours as u64)], false)
+                let (place, value) = (self.next_place(), self.next_value());
+                let write = match self.next_below(4) {
+                    hours @ 0..2 => Write::PutUntil(place, value, hours as u64),
+                    hours => Write::PutWithTtl(place, value, hours as u64 - 2),
+                };
+                Operation::Write(vec![write], false)
             }
             30 => Operation::AdvanceClock,
-            9..13 => {
-                let count = self.next_below(6);
-                let writes = (0..count).map(|_| self.next_write()).collect();
-                match kind {
-                    12 => Operation::Transaction(writes, false),
-                    _ => Operation::Batch(writes, kind == 9),
-                }
+            9..12 => Operation::Batch(self.next_writes(), kind == 9),
+            12 => Operation::Transaction(TransactionKind::Optimistic, self.next_writes(), false),
+            15 | 16 => self.next_read(),
+            17 => self.next_bulk_load(),
+            18 => {
+                let bits = self.next_byte().unwrap_or(0);
+                let settings = settings_from_bits(bits, self.settings.keyspaces.store);
+                Operation::SetOptions(self.next_keyspace(), settings.keyspaces)
+            }
+            19 => Operation::Transaction(TransactionKind::Locking, self.next_writes(), false),
+            20 => {
+                let (place, bits) = (self.next_place(), self.next_below(4));
+                let append = (bits & 1 == 1).then(|| self.next_value());
+                Operation::Update(place, append, bits & 2 == 2)
+            }
+            21 => {
+                let (snapshot, place) = (self.next_snapshot(), self.next_place());
+                Operation::GuardedBatch(snapshot, place, self.next_writes())
             }
             _ => Operation::Write(vec![self.next_write()], kind == 13),
         })
@@ -179,6 +271,8 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
         write_control: WriteControl::Smooth,
         subcompactions_max: None,
         direct_compactions: is_set(5),
+        latency_sampling: LatencySampling::OneIn(1),
+        metrics_file: None,
         keyspaces: KeyspaceSettings {
             policy: None,
             memtable_bytes: if is_set(0) { 1 << 10 } else { 16 << 10 },
@@ -196,27 +290,29 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
             separation: is_set(3).then_some(separation),
             has_filter: is_set(7),
             delete_persistence: is_set(5).then_some(Duration::from_millis(10)),
+            default_ttl: (!is_set(2)).then(|| time_to_live(0)),
         },
     }
 }
 
 impl History {
-    /// Decodes a history of operations on two keyspaces. The first byte selects options, and the other bytes encode the
-    /// operations.
+    /// Decodes a history of operations on three keyspaces, one of them without a merge operator. The first byte selects
+    /// options, and the other bytes encode the operations.
     ///
     /// The history compares all contents with the model after each operation.
     #[must_use]
     pub fn from_bytes(input: &[u8], store: Option<SimpleStore>) -> History {
         let (bits, input) = input.split_first().unwrap_or((&0, &[]));
         let settings = settings_from_bits(*bits, store);
-        let second = Operation::CreateKeyspace(1, settings.keyspaces.clone());
+        let create = |index| Operation::CreateKeyspace(index, settings.keyspaces.clone());
+        let created = [create(1), create(WITHOUT_OPERANDS)];
         let mut decoder = OperationDecoder { input, values: 0, settings: settings.clone() };
         let decoded = std::iter::from_fn(|| decoder.next_operation()).take(OPERATIONS_MAX);
         let checked = decoded.flat_map(|operation| [operation, Operation::CheckAll]);
         History {
             seed: 0,
             background: Background::Inline,
-            operations: std::iter::once(second).chain(checked).collect(),
+            operations: created.into_iter().chain(checked).collect(),
             first_settings: settings.clone(),
             last_settings: settings,
             keys: KEYS.map(Into::into).into(),
@@ -298,5 +394,27 @@ pub fn byte_seeds() -> Vec<Vec<u8>> {
         ]
         .concat(),
         [1].into_iter().chain(rounds).chain(compact_all(0)).chain([7, 1, 7, 0]).collect(),
+        // Writes values with a default time to live, of an update and of a locking transaction too. Loads values that do
+        // not expire. Reads with cursors and read options before and after the values expire and the power fails.
+        [
+            &[0][..],
+            &put(2, 3, 20),
+            &[20, 2, 4, 1, 30],
+            &[19, 2, 4, 2, 5, 9, 1, 2, 3],
+            &[17, 2, 6, 10, 7, 10, 8, 10, 9, 10, 10, 10, 11, 10, 0],
+            &[0],
+            &put(2, 3, 25),
+            &[15, 7, 0, 2, 0, 0, 0, 5, 2, 4, 4, 6, 3],
+            &[30],
+            &[16, 3, 2, 6, 2, 2, 0, 6, 4],
+            &[15, 0, 2, 7, 1],
+            &[18, 4, 2],
+            &put(2, 3, 26),
+            &[8, 2, 7],
+            &[30],
+            &compact_all(2),
+            &[21, 0, 2, 3, 1, 4, 2, 3, 5],
+        ]
+        .concat(),
     ]
 }

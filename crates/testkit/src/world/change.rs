@@ -20,6 +20,9 @@ pub enum Change {
     Put(Bytes, Bytes),
     /// Key, value, and expiry time in microseconds of the database clock.
     PutUntil(Bytes, Bytes, u64),
+    /// Key, value and time to live, and an expiry time for the model in microseconds. All reads take place either before
+    /// the value expires, or after the expiry time for the model.
+    PutWithTtl(Bytes, Bytes, Duration, u64),
     Delete(Bytes),
     /// Key and operand.
     Merge(Bytes, Bytes),
@@ -41,6 +44,9 @@ impl Change {
             Change::PutUntil(key, value, us) => {
                 batch.put_until(keyspace, key, value, system_time(*us));
             }
+            Change::PutWithTtl(key, value, ttl, _) => {
+                batch.put_with_ttl(keyspace, key, value, *ttl);
+            }
             Change::Delete(key) => batch.delete(keyspace, key),
             Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
             Change::DeleteRange(bounds) => batch.delete_range::<Bytes>(keyspace, bounds.clone()),
@@ -57,6 +63,7 @@ impl Change {
             Change::PutUntil(key, value, us) => {
                 tx.put_until(keyspace, key, value, system_time(*us))
             }
+            Change::PutWithTtl(key, value, ttl, _) => tx.put_with_ttl(keyspace, key, value, *ttl),
             Change::Delete(key) => tx.delete(keyspace, key),
             Change::Merge(key, operand) => tx.merge(keyspace, key, operand),
             Change::DeleteRange(bounds) => tx.delete_range::<Bytes>(keyspace, bounds.clone()),
@@ -71,6 +78,7 @@ impl Change {
         match self {
             Change::Put(key, value) => keyspace.put(key, value),
             Change::PutUntil(key, value, us) => keyspace.put_until(key, value, system_time(*us)),
+            Change::PutWithTtl(key, value, ttl, _) => keyspace.put_with_ttl(key, value, *ttl),
             Change::Delete(key) => keyspace.delete(key),
             Change::Merge(key, operand) => keyspace.merge(key, operand),
             Change::DeleteRange(bounds) => keyspace.delete_range::<Bytes>(bounds.clone()),
@@ -80,7 +88,9 @@ impl Change {
     /// Applies the write to a model of the keyspace. The caller removes values that have expired.
     pub fn apply(&self, pairs: &mut Pairs, operator: &dyn MergeOperator) {
         match self {
-            Change::Put(key, value) | Change::PutUntil(key, value, _) => {
+            Change::Put(key, value)
+            | Change::PutUntil(key, value, _)
+            | Change::PutWithTtl(key, value, ..) => {
                 drop(pairs.insert(Arc::clone(key), Arc::clone(value)));
             }
             Change::Delete(key) => drop(pairs.remove(key)),

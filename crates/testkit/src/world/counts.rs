@@ -10,12 +10,18 @@ pub struct CaseCounts {
     pub guards_refused: u64,
     /// Committed transactions.
     pub transactions: u64,
+    /// Transactions that locked keys.
+    pub locking_transactions: u64,
+    /// Operations whose measured durations were counted, and complete metrics files that were read.
+    pub measured_operations: u64,
+    pub metrics_files: u64,
     #[serde(rename = "turns")]
     pub direction_changes: u64,
     #[serde(rename = "reopenings")]
     pub restarts: u64,
     /// Number of restarts after a kill or a power loss.
     pub kills: u64,
+    pub power_losses: u64,
     /// Number of iterators that were open when their database was closed.
     pub iterators_over_closes: u64,
     pub flushes: u64,
@@ -41,6 +47,8 @@ pub struct CaseCounts {
     /// `expired_values` is the number of values that expired. `expired_dropped` is the number of expired entries that
     /// jobs dropped.
     pub expired_values: u64,
+    /// Puts with a time to live, including those with the default time to live of their keyspace.
+    pub puts_with_ttl: u64,
     pub expired_dropped: u64,
     pub operands: u64,
     pub updates: u64,

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use lsmx::ReadOptions;
+use lsmx::vfs::CrashImage;
 
 use super::change::Bytes;
 use super::checked_cursor::CursorMove;
 use super::operations::{
-    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, Value, Write,
+    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind, Value,
+    Write,
 };
-use super::settings::{DbSettings, KeyspaceSettings, random_policy, random_read_options};
+use super::settings::{
+    DbSettings, KeyspaceSettings, random_latency_sampling, random_policy, random_read_options,
+};
 use crate::rng::TestRng;
 
 /// Draws keys with common prefixes, extreme bytes and extreme lengths.
@@ -79,6 +83,7 @@ struct Generator<'a> {
     has_snapshots: bool,
     has_iterators: bool,
     has_restarts: bool,
+    has_power_losses: bool,
     has_keyspaces: bool,
     has_range_deletes: bool,
     has_expiry: bool,
@@ -94,6 +99,7 @@ impl Generator<'_> {
             has_snapshots: rng.is_true_with_percent(60),
             has_iterators: rng.is_true_with_percent(60),
             has_restarts: rng.is_true_with_percent(70),
+            has_power_losses: rng.is_true_with_percent(40),
             has_keyspaces: rng.is_true_with_percent(60),
             has_range_deletes: rng.is_true_with_percent(60),
             has_expiry: rng.is_true_with_percent(50),
@@ -186,9 +192,13 @@ impl Generator<'_> {
     /// Draws a write of a value, which may expire.
     fn draw_put(&mut self, place: Place) -> Write {
         let value = self.draw_value();
-        match self.has_expiry && self.is_true_with_percent(40) {
-            true => Write::PutUntil(place, value, *self.rng.choose(&[0, 0, 1, 1 << 20])),
-            false => Write::Put(place, value),
+        if !self.has_expiry || !self.is_true_with_percent(40) {
+            return Write::Put(place, value);
+        }
+        let hours = *self.rng.choose(&[0, 0, 1, 1 << 20]);
+        match self.is_true_with_percent(50) {
+            true => Write::PutUntil(place, value, hours),
+            false => Write::PutWithTtl(place, value, hours),
         }
     }
 
@@ -204,6 +214,13 @@ impl Generator<'_> {
 
     fn draw_db_settings(&mut self) -> DbSettings {
         DbSettings::random(self.rng)
+    }
+
+    fn draw_kill(&mut self) -> RestartKind {
+        match self.has_power_losses && self.is_true_with_percent(50) {
+            true => RestartKind::PowerLoss(*self.rng.choose(&CrashImage::ALL), self.rng.next_u64()),
+            false => RestartKind::Kill,
+        }
     }
 
     fn draw_operation(&mut self) -> Operation {
@@ -235,7 +252,13 @@ impl Generator<'_> {
             }
             70..88 => Operation::Write(vec![Write::Delete(place)], false),
             88..93 => Operation::Batch(self.draw_writes(), self.is_true_with_percent(5)),
-            93..96 => Operation::Transaction(self.draw_writes(), self.is_true_with_percent(5)),
+            93..96 => {
+                let kind = match self.is_true_with_percent(40) {
+                    true => TransactionKind::Locking,
+                    false => TransactionKind::Optimistic,
+                };
+                Operation::Transaction(kind, self.draw_writes(), self.is_true_with_percent(5))
+            }
             _ => {
                 let snapshot = self.draw_snapshot(60);
                 Operation::GuardedBatch(snapshot, place, self.draw_writes())
@@ -294,6 +317,7 @@ impl Generator<'_> {
                 let (target, settings) = (self.draw_keyspace(), KeyspaceSettings::random(self.rng));
                 Operation::CloneKeyspace(keyspace, target, settings)
             }
+            518 => Operation::SetLatencySampling(random_latency_sampling(self.rng)),
             510..520 => Operation::Ends(keyspace),
             520..532 => Operation::CompactRange(self.draw_span()),
             532..534 => Operation::OperandsToTree(keyspace),
@@ -346,7 +370,7 @@ impl Generator<'_> {
                 Operation::Restart(RestartKind::Drop, self.draw_db_settings())
             }
             993..1000 if self.has_restarts => {
-                Operation::Restart(RestartKind::Kill, self.draw_db_settings())
+                Operation::Restart(self.draw_kill(), self.draw_db_settings())
             }
             _ => Operation::Get(None, place),
         }

@@ -1,7 +1,10 @@
 //! Operations of a history. Each index is reduced modulo the number of existing items. Every subset of a list of
 //! operations is therefore a valid list.
 
+use std::time::Duration;
+
 use lsmx::ReadOptions;
+use lsmx::metrics::LatencySampling;
 use lsmx::vfs::CrashImage;
 
 use super::change::Bytes;
@@ -9,14 +12,25 @@ use super::checked_cursor::CursorMove;
 use super::settings::{DbSettings, KeyspaceSettings};
 
 /// Names of the keyspaces. The first keyspace is the default keyspace, which always exists.
-pub(super) const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
+pub(super) const KEYSPACES: [&str; 5] =
+    ["default", "second", "Ümläut / ../ \u{0}", "4", "without operands"];
+
+/// Index of the keyspace that is created without a merge operator and without an operand store. Only such a keyspace can
+/// have a default time to live.
+pub(super) const WITHOUT_OPERANDS: usize = 4;
 
 /// Names that keyspaces get by a rename, in addition to [`KEYSPACES`].
 pub(super) const OTHER_NAMES: [&str; 2] = ["renamed", "5"];
 
 /// Unit of expiry times, in microseconds. The operations other than [`Operation::AdvanceClock`] together advance the
-/// clock by less than this.
+/// clock by less than half of this.
 pub(super) const HOUR_US: u64 = 3_600_000_000;
+
+/// Returns a time to live of the given number of hours and a half. All reads therefore take place either before the
+/// value expires, or after the end of the hour in which it expires.
+pub(super) fn time_to_live(hours: u64) -> Duration {
+    Duration::from_micros(hours * HOUR_US + HOUR_US / 2)
+}
 
 /// A value, whose bytes are determined by its tag and its length.
 #[derive(Clone, Copy, Debug)]
@@ -71,9 +85,20 @@ pub enum Write {
     /// Puts a value that expires at the end of an hour. The number selects the hour, and 0 is the current hour. In a
     /// keyspace with an operand store, the value does not expire.
     PutUntil(Place, Value, u64),
+    /// Puts a value with a [`time_to_live`] of the given hours. In a keyspace with an operand store, the value does not
+    /// expire.
+    PutWithTtl(Place, Value, u64),
     Delete(Place),
     Merge(Place, Value),
     DeleteRange(Span),
+}
+
+/// How a transaction finds conflicts.
+#[derive(Clone, Copy, Debug)]
+pub enum TransactionKind {
+    Optimistic,
+    /// The transaction locks the keys that it writes.
+    Locking,
 }
 
 /// How a history ends the use of an open database.
@@ -102,7 +127,7 @@ pub enum Operation {
     Batch(Vec<Write>, bool),
     /// Commits the writes as one transaction, with a sync if the flag is set. Reads of the transaction are compared with the
     /// model after each write.
-    Transaction(Vec<Write>, bool),
+    Transaction(TransactionKind, Vec<Write>, bool),
     /// A batch that fails if the key was written after the snapshot. For `None`, the operation first takes a new
     /// snapshot.
     GuardedBatch(Option<usize>, Place, Vec<Write>),
@@ -156,6 +181,8 @@ pub enum Operation {
     /// Changes options with `Keyspace::set_options`, which keeps the merge operator and the operand store.
     SetOptions(usize, KeyspaceSettings),
     SetPolicy(usize, String),
+    /// Changes which operations are measured.
+    SetLatencySampling(LatencySampling),
     /// Makes a checkpoint, opens it and compares it with the model.
     Checkpoint,
     /// Opens the files read-only, as after a kill of the process, and compares them with the model.

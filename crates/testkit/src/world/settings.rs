@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
+use lsmx::metrics::LatencySampling;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
@@ -11,6 +12,7 @@ use lsmx::{
     WriteControl,
 };
 
+use super::operations::time_to_live;
 use crate::compaction_filters::RewritingFilter;
 use crate::rng::TestRng;
 use crate::simple_store::SimpleStore;
@@ -38,6 +40,9 @@ pub struct KeyspaceSettings {
     pub has_filter: bool,
     /// Value of the option `delete_persistence`. Ignored if the keyspace has an operand store that does not support it.
     pub delete_persistence: Option<Duration>,
+    /// Value of the option `default_ttl`. [`KeyspaceSettings::options`] ignores it, because a keyspace with a merge
+    /// operator or an operand store cannot have this option.
+    pub default_ttl: Option<Duration>,
 }
 
 /// Draws a preset of a compaction policy. Most draws set a small size ratio, so that small trees have many levels.
@@ -55,6 +60,16 @@ pub fn random_policy(rng: &mut TestRng) -> String {
         Ok(small) if rng.is_true_with_percent(67) => small.to_string(),
         _ => spec.to_string(),
     }
+}
+
+/// Draws which operations are measured.
+pub fn random_latency_sampling(rng: &mut TestRng) -> LatencySampling {
+    *rng.choose(&[
+        LatencySampling::Off,
+        LatencySampling::Off,
+        LatencySampling::OneIn(1),
+        LatencySampling::OneIn(5),
+    ])
 }
 
 /// Draws options of reads.
@@ -115,6 +130,9 @@ impl KeyspaceSettings {
             delete_persistence: rng
                 .is_one_in(3)
                 .then(|| Duration::from_millis(*rng.choose(&[10, 100, 500, 5_000]))),
+            default_ttl: rng
+                .is_true_with_percent(60)
+                .then(|| time_to_live(*rng.choose(&[0, 0, 1, 1 << 20]))),
         }
     }
 
@@ -123,7 +141,8 @@ impl KeyspaceSettings {
         self.apply_to(KeyspaceOptions::default())
     }
 
-    /// Replaces all options except the merge operator, the operand store and the bound for deleted values.
+    /// Replaces all options except the merge operator, the operand store, the bound for deleted values and the default
+    /// time to live.
     pub fn apply_to(&self, options: KeyspaceOptions) -> KeyspaceOptions {
         let options = options
             .memtable_bytes(self.memtable_bytes)
@@ -183,6 +202,9 @@ pub struct DbSettings {
     pub subcompactions_max: Option<usize>,
     /// Whether compactions use direct I/O.
     pub direct_compactions: bool,
+    pub latency_sampling: LatencySampling,
+    /// Interval of the metrics file. A database without threads writes none.
+    pub metrics_file: Option<Duration>,
     pub keyspaces: KeyspaceSettings,
 }
 
@@ -202,6 +224,10 @@ impl DbSettings {
             write_control: if is_smooth { WriteControl::Smooth } else { WriteControl::Stop },
             subcompactions_max: *rng.choose(&[None, Some(1), Some(3), Some(8)]),
             direct_compactions: rng.is_one_in(2),
+            latency_sampling: random_latency_sampling(rng),
+            metrics_file: rng
+                .is_one_in(2)
+                .then(|| Duration::from_micros(*rng.choose(&[500, 5_000, 200_000]))),
             keyspaces: KeyspaceSettings::random(rng),
         }
     }
@@ -216,6 +242,7 @@ impl DbSettings {
             .warm_up(self.warm_up)
             .write_control(self.write_control)
             .keep_compactions_cached(!self.direct_compactions)
+            .latency_sampling(self.latency_sampling)
             .wal(WalOptions {
                 segment_bytes: self.segment_bytes,
                 sync_every_bytes: self.sync_every_bytes,
@@ -226,6 +253,9 @@ impl DbSettings {
         }
         if let Some(rate) = self.io_rate {
             options = options.background_io_rate(rate);
+        }
+        if let Some(interval) = self.metrics_file {
+            options = options.metrics_file(interval);
         }
         if let Some(us) = self.idle_us {
             options = options.flush_idle_after(Duration::from_micros(us));

@@ -57,10 +57,11 @@ impl ModelledDb {
                     change.add_to(&mut batch, &keyspace);
                 }
                 self.db().write(batch, Durability::Sync).unwrap();
+                return self.apply(&changes, true);
             }
             Err(error) => panic!("an ingest failed: {error}"),
         }
-        self.apply(&changes, true);
+        self.apply_unchanged(&changes, true);
     }
 
     /// Writes external tables with about equal numbers of entries. Returns their paths.
@@ -122,6 +123,6 @@ impl ModelledDb {
             }
             Err(error) => panic!("a bulk load failed: {error}"),
         }
-        self.apply(&changes, true);
+        self.apply_unchanged(&changes, true);
     }
 }

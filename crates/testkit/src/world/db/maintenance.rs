@@ -9,8 +9,9 @@ use lsmx::{Db, Error, KeyspaceOptions, Options, PolicySpec};
 
 use super::super::change::Bytes;
 use super::super::compare::{Text, compare_pairs};
-use super::super::operations::{KEYSPACES, OTHER_NAMES, Operation, Place, Write};
+use super::super::operations::{KEYSPACES, OTHER_NAMES, Operation, Place, Write, time_to_live};
 use super::super::settings::KeyspaceSettings;
+use super::observation::read_metrics;
 use super::{ExpiringValue, ModelledDb, operators};
 use crate::simple_store::SimpleStore;
 
@@ -24,7 +25,10 @@ impl ModelledDb {
                 assert!(metrics.keyspaces.values().all(|keyspace| keyspace.memtables_sealed == 0));
                 self.note_synced();
             }
-            Operation::WaitIdle => self.db().wait_idle().unwrap(),
+            Operation::WaitIdle => {
+                self.db().wait_idle().unwrap();
+                self.check_metrics_file();
+            }
             Operation::Sync => {
                 self.db().sync().unwrap();
                 self.note_synced();
@@ -49,6 +53,7 @@ impl ModelledDb {
                 self.db().checkpoint(&path).unwrap();
                 // An open changes files, so this test opens a copy of the disk.
                 let disk = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
+                assert_eq!(read_metrics(&disk, &path), None, "a checkpoint has a metrics file");
                 self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
             }
             Operation::OpenReadOnly => {
@@ -75,19 +80,25 @@ impl ModelledDb {
             self.operator_indexes[index] = index;
         }
         // If the options have no merge operator, an open keyspace keeps its current merge operator.
-        let given = settings.options_with_store(false);
+        let settings = &self.supported_settings(index, settings);
+        let given = settings.options_with_store(false).default_ttl(settings.default_ttl);
         let given = match existed && self.has_store[index] {
             true => given.delete_persistence(settings.bound(true)),
             false => given,
         };
         let options = match existed && is_creation {
             true => given,
-            false => given.merge_operator(self.operator(index)),
+            false => self.add_operator(index, given),
         };
         let keyspace = self.db().keyspace(name, options).unwrap();
         self.has_store[index] = settings.store.is_some() || (existed && self.has_store[index]);
         let other = operators(self.operator_indexes[index] + 1);
         let other = settings.options().merge_operator(other);
+        // Without a merge operator, any operator is accepted, but not with a default time to live.
+        let other = match self.has_operands(index) {
+            true => other,
+            false => other.default_ttl(time_to_live(0)),
+        };
         let refused = self.db().keyspace(name, other);
         assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), name);
@@ -98,6 +109,7 @@ impl ModelledDb {
             None => "leveled".clone_into(&mut self.policies[index]),
         }
         assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
+        self.note_default_ttl(index, &keyspace, settings.default_ttl);
         if !existed {
             self.contents[index] = Some(Arc::default());
             self.apply(&[], true);
@@ -145,7 +157,8 @@ impl ModelledDb {
         settings: &KeyspaceSettings,
     ) {
         let (from, to) = (self.names[source], self.names[target]);
-        let cloned = self.db().clone_keyspace(from, to, settings.options());
+        let ttl = self.supported_settings(source, settings).default_ttl;
+        let cloned = self.db().clone_keyspace(from, to, settings.options().default_ttl(ttl));
         let Some(pairs) = self.contents[source].clone() else {
             assert!(matches!(cloned, Err(Error::UnknownKeyspace { .. })), "{cloned:?}");
             return;
@@ -158,6 +171,7 @@ impl ModelledDb {
         compare_pairs("clone", keyspace.iter(), pairs.iter()).unwrap();
         self.operator_indexes[target] = self.operator_indexes[source];
         self.has_store[target] = false;
+        self.note_default_ttl(target, &keyspace, ttl);
         settings.policy.as_deref().unwrap_or("leveled").clone_into(&mut self.policies[target]);
         assert_eq!(keyspace.options().policy.to_string(), self.policies[target]);
         // In the clone, a merged value expires at the time at which its base value expires.
@@ -211,7 +225,7 @@ impl ModelledDb {
 
     /// Returns options with which a copy of a keyspace can be opened without a change.
     fn copied_keyspace_options(&self, index: usize) -> KeyspaceOptions {
-        let options = KeyspaceOptions::default().merge_operator(self.operator(index));
+        let options = self.add_operator(index, KeyspaceOptions::default());
         match self.has_store[index] {
             true => options.operand_store(SimpleStore::default().or_delta()),
             false => options,

@@ -2,23 +2,32 @@
 
 mod ingest;
 mod maintenance;
+mod observation;
 mod restart;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, ReadOptions, SeqNo, Snapshot, WriteBatch};
+use lsmx::{
+    Db, Durability, Error, Keyspace, KeyspaceOptions, PolicySpec, ReadOptions, SeqNo, Snapshot,
+    WriteBatch,
+};
 
+use self::observation::ObservationState;
 use super::change::{Bounds, Bytes, Change, Pairs, is_within};
 use super::checked_cursor::{CheckedCursor, CursorMove, is_refusal};
 use super::checked_range::{CheckedRange, assert_pair};
 use super::compare::{compare_keyspace, compare_pairs, compare_transaction, compare_value};
 use super::counts::CaseCounts;
-use super::operations::{HOUR_US, KEYSPACES, Limit, Operation, Place, Span, Value, Write};
-use super::settings::DbSettings;
+use super::operations::{
+    HOUR_US, KEYSPACES, Limit, Operation, Place, Span, TransactionKind, Value, WITHOUT_OPERANDS,
+    Write, time_to_live,
+};
+use super::settings::{DbSettings, KeyspaceSettings};
 use crate::EventLog;
 use crate::merge_operators::merge_operator;
 use crate::simple_store::SimpleStore;
@@ -27,6 +36,8 @@ use crate::simple_store::SimpleStore;
 const MERGED_BYTES_MAX: usize = 600;
 /// Maximum number of open snapshots, and maximum number of open iterators.
 const HELD_MAX: usize = 6;
+/// Maximum time for which a locking transaction waits for a key. No other transaction holds a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Contents of all keyspaces. `None` for a keyspace that does not exist.
 type Contents = Vec<Option<Arc<Pairs>>>;
@@ -90,7 +101,8 @@ pub(super) struct ModelledDb {
     keyspaces: Vec<Option<Keyspace>>,
     /// Current name of each keyspace. A keyspace that does not exist has a name too.
     names: Vec<&'static str>,
-    /// Index of the merge operator of each keyspace. A clone has the operator of its source.
+    /// Index of the merge operator of each keyspace. [`WITHOUT_OPERANDS`] stands for no merge operator and no operand
+    /// store. A clone has the operator of its source.
     operator_indexes: Vec<usize>,
     contents: Contents,
     expiring: ExpiringKeys,
@@ -100,6 +112,9 @@ pub(super) struct ModelledDb {
     unsynced: Option<Vec<(Contents, ExpiringKeys)>>,
     policies: Vec<String>,
     has_store: Vec<bool>,
+    /// Default time to live of each keyspace.
+    default_ttls: Vec<Option<Duration>>,
+    observation: ObservationState,
     snapshots: Vec<HeldSnapshot>,
     iterators: Vec<CheckedRange>,
     /// `clock` is the number of operations so far. `written` is the `clock` of the last write of each key in each
@@ -144,6 +159,8 @@ impl ModelledDb {
             hour: 0,
             policies: vec!["leveled".to_owned(); KEYSPACES.len()],
             has_store: vec![false; KEYSPACES.len()],
+            default_ttls: vec![None; KEYSPACES.len()],
+            observation: ObservationState::default(),
             snapshots: Vec::new(),
             iterators: Vec::new(),
             clock: 0,
@@ -170,8 +187,9 @@ impl ModelledDb {
             other => other,
         };
         let keyspace_options = |(index, has_store): (usize, &bool)| {
-            let options = settings.keyspaces.options_with_store(*has_store);
-            if has_operators { options.merge_operator(self.operator(index)) } else { options }
+            let settings = self.supported_settings(index, &settings.keyspaces);
+            let options = settings.options_with_store(*has_store).default_ttl(settings.default_ttl);
+            if has_operators { self.add_operator(index, options) } else { options }
         };
         let keyspaces: Vec<_> = self.has_store.iter().enumerate().map(keyspace_options).collect();
         let mut options = settings
@@ -182,8 +200,10 @@ impl ModelledDb {
             options = options.operand_store(SimpleStore::default().or_delta());
         }
         let db = Db::open("db", options.vfs(Arc::new(self.disk.clone()))).unwrap();
+        self.observation =
+            ObservationState::new(settings.latency_sampling, settings.metrics_file, background);
         self.advance_clock_of(&db);
-        for (index, (name, options)) in self.names.iter().zip(keyspaces).enumerate() {
+        for (index, (name, options)) in self.names.clone().into_iter().zip(keyspaces).enumerate() {
             if self.contents[index].is_none() {
                 let missing = db.open_keyspace(name, None);
                 assert!(matches!(missing, Err(Error::UnknownKeyspace { .. })));
@@ -194,10 +214,10 @@ impl ModelledDb {
                 self.policies[index].clone_from(policy);
             }
             assert_eq!(opened.options().policy.to_string(), self.policies[index]);
+            let supported = self.supported_settings(index, &settings.keyspaces);
+            self.note_default_ttl(index, &opened, supported.default_ttl);
+            self.has_store[index] |= supported.store.is_some();
             self.keyspaces[index] = Some(opened);
-        }
-        for (has_store, contents) in self.has_store.iter_mut().zip(&self.contents) {
-            *has_store |= contents.is_some() && settings.keyspaces.store.is_some();
         }
         assert!(db.snapshot().seq() >= self.seq_largest, "sequence numbers go back");
         self.db = Some(db);
@@ -221,9 +241,46 @@ impl ModelledDb {
         self.counts.expired_values += count;
     }
 
-    /// Returns the merge operator of a keyspace.
+    /// Returns the merge operator of a keyspace. Returns an unused operator for a keyspace without a merge operator.
     fn operator(&self, index: usize) -> Arc<dyn lsmx::MergeOperator> {
         operators(self.operator_indexes[index])
+    }
+
+    /// Returns whether the keyspace has a merge operator, and may have an operand store.
+    fn has_operands(&self, index: usize) -> bool {
+        self.operator_indexes[index] != WITHOUT_OPERANDS
+    }
+
+    /// Adds the merge operator of a keyspace to its options, if the keyspace has one.
+    fn add_operator(&self, index: usize, options: KeyspaceOptions) -> KeyspaceOptions {
+        match self.has_operands(index) {
+            true => options.merge_operator(self.operator(index)),
+            false => options,
+        }
+    }
+
+    /// Returns the settings without the default time to live, or without the operand store if the keyspace has no merge
+    /// operator. A system clock has no default time to live, because the model cannot advance this clock.
+    fn supported_settings(&self, index: usize, settings: &KeyspaceSettings) -> KeyspaceSettings {
+        let has_operands = self.has_operands(index);
+        let has_ttl = !has_operands && !matches!(self.background, Background::Threads { .. });
+        KeyspaceSettings {
+            store: settings.store.filter(|_| has_operands),
+            default_ttl: settings.default_ttl.filter(|_| has_ttl),
+            ..settings.clone()
+        }
+    }
+
+    /// Records the default time to live of a keyspace, and compares it with the options in force.
+    fn note_default_ttl(&mut self, index: usize, keyspace: &Keyspace, ttl: Option<Duration>) {
+        assert_eq!(keyspace.options().default_ttl, ttl);
+        self.default_ttls[index] = ttl;
+    }
+
+    /// Returns the expiry time for the model of a value that is written now with a time to live.
+    fn expiry_us(&self, ttl: Duration) -> u64 {
+        let hours = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX) / HOUR_US;
+        (self.hour + 1 + hours) * HOUR_US
     }
 
     /// Returns the index and the handle of an existing keyspace.
@@ -263,6 +320,7 @@ impl ModelledDb {
         }
         let (Write::Put(place, _)
         | Write::PutUntil(place, ..)
+        | Write::PutWithTtl(place, ..)
         | Write::Delete(place)
         | Write::Merge(place, _)) = write
         else {
@@ -274,10 +332,20 @@ impl ModelledDb {
                 let expiry_us = (self.hour + 1 + hours) * HOUR_US;
                 Change::PutUntil(key, value.to_bytes(), expiry_us)
             }
-            Write::Put(_, value) | Write::PutUntil(_, value, _) => {
-                Change::Put(key, value.to_bytes())
+            Write::PutWithTtl(_, value, hours)
+                if !self.has_store[index]
+                    && !matches!(self.background, Background::Threads { .. }) =>
+            {
+                let ttl = time_to_live(hours);
+                Change::PutWithTtl(key, value.to_bytes(), ttl, self.expiry_us(ttl))
             }
-            Write::Merge(_, operand) => Change::Merge(key, operand.to_bytes()),
+            Write::Merge(_, operand) if self.has_operands(index) => {
+                Change::Merge(key, operand.to_bytes())
+            }
+            Write::Put(_, value)
+            | Write::PutUntil(_, value, _)
+            | Write::PutWithTtl(_, value, _)
+            | Write::Merge(_, value) => Change::Put(key, value.to_bytes()),
             _ => Change::Delete(key),
         };
         (index, keyspace, change)
@@ -298,8 +366,22 @@ impl ModelledDb {
         (batch, changes)
     }
 
-    /// Applies a commit to the model.
+    /// Applies a commit to the model. Puts get the default time to live of their keyspace.
     fn apply(&mut self, changes: &[(usize, Change)], is_synced: bool) {
+        let changes =
+            changes.iter().map(|(index, change)| match (change, self.default_ttls[*index]) {
+                (Change::Put(key, value), Some(ttl)) => {
+                    let (key, value) = (Arc::clone(key), Arc::clone(value));
+                    (*index, Change::PutWithTtl(key, value, ttl, self.expiry_us(ttl)))
+                }
+                _ => (*index, change.clone()),
+            });
+        let changes: Vec<_> = changes.collect();
+        self.apply_unchanged(&changes, is_synced);
+    }
+
+    /// Applies a commit to the model. Puts without an expiry time do not expire, as in an ingest.
+    fn apply_unchanged(&mut self, changes: &[(usize, Change)], is_synced: bool) {
         for (index, change) in changes {
             let mut note_written = |key: &Bytes| {
                 self.written.insert((*index, Arc::clone(key)), self.clock);
@@ -310,7 +392,7 @@ impl ModelledDb {
             let expiring = &mut self.expiring[*index];
             match change {
                 Change::Put(key, _) | Change::Delete(key) => drop(expiring.remove(key)),
-                Change::PutUntil(key, _, expiry_us) => {
+                Change::PutUntil(key, _, expiry_us) | Change::PutWithTtl(key, _, _, expiry_us) => {
                     let value = ExpiringValue { expiry_us: *expiry_us, operands: Vec::new() };
                     expiring.insert(Arc::clone(key), value);
                 }
@@ -324,10 +406,13 @@ impl ModelledDb {
             match change {
                 Change::Put(key, _)
                 | Change::PutUntil(key, ..)
+                | Change::PutWithTtl(key, ..)
                 | Change::Delete(key)
                 | Change::Merge(key, _) => {
                     note_written(key);
                     self.counts.operands += u64::from(matches!(change, Change::Merge(..)));
+                    let has_ttl = matches!(change, Change::PutWithTtl(..));
+                    self.counts.puts_with_ttl += u64::from(has_ttl);
                 }
                 Change::DeleteRange(bounds) => {
                     self.keys.iter().filter(|key| is_within(bounds, key)).for_each(note_written);
@@ -375,6 +460,12 @@ impl ModelledDb {
         self.clock += 1;
         self.counts.operations += 1;
         self.expire_model_values();
+        let measured = self.measured_counts(operation);
+        self.execute(operation);
+        self.check_measured_counts(operation, measured);
+    }
+
+    fn execute(&mut self, operation: &Operation) {
         match operation {
             Operation::Write(writes, is_synced) => {
                 writes.iter().for_each(|write| self.write(*write, *is_synced));
@@ -385,8 +476,8 @@ impl ModelledDb {
                 self.db().write(batch, durability).unwrap();
                 self.apply(&changes, *is_synced);
             }
-            Operation::Transaction(writes, is_synced) => {
-                self.write_in_transaction(writes, *is_synced);
+            Operation::Transaction(kind, writes, is_synced) => {
+                self.write_in_transaction(*kind, writes, *is_synced);
             }
             Operation::GuardedBatch(snapshot, place, writes) => {
                 self.write_guarded(*snapshot, *place, writes);
@@ -436,9 +527,12 @@ impl ModelledDb {
             Operation::SetOptions(keyspace, settings) => {
                 let (index, keyspace) = self.keyspace(*keyspace);
                 let bound = settings.bound(self.has_store[index]);
-                keyspace
-                    .set_options(|options| settings.apply_to(options).delete_persistence(bound))
-                    .unwrap();
+                let ttl = self.supported_settings(index, settings).default_ttl;
+                let changed = keyspace.set_options(|options| {
+                    settings.apply_to(options).delete_persistence(bound).default_ttl(ttl)
+                });
+                changed.unwrap();
+                self.note_default_ttl(index, &keyspace, ttl);
                 if let Some(policy) = &settings.policy {
                     self.note_policy(index, policy);
                 }
@@ -452,6 +546,10 @@ impl ModelledDb {
                 keyspace.set_policy(policy.parse::<PolicySpec>().unwrap()).unwrap();
                 self.note_policy(index, policy);
                 assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
+            }
+            Operation::SetLatencySampling(sampling) => {
+                self.db().set_latency_sampling(*sampling);
+                self.observation.sampling = *sampling;
             }
             Operation::DropKeyspace(index) => self.drop_keyspace(index % KEYSPACES.len()),
             Operation::CloneKeyspace(source, target, settings) => {
@@ -469,7 +567,10 @@ impl ModelledDb {
                 self.close();
                 self.open(with, true);
             }
-            Operation::CheckAll => self.check_all(),
+            Operation::CheckAll => {
+                self.check_all();
+                self.check_metrics_file();
+            }
             Operation::AdvanceClock => {
                 let end_us = (self.hour + 1) * HOUR_US;
                 let env = self.db().env();
@@ -535,10 +636,17 @@ impl ModelledDb {
     /// including this write.
     ///
     /// Some writes are rolled back and then repeated. No other thread writes, so the commit has no conflict.
-    fn write_in_transaction(&mut self, writes: &[Write], is_synced: bool) {
+    fn write_in_transaction(&mut self, kind: TransactionKind, writes: &[Write], is_synced: bool) {
         // A transaction without writes syncs nothing.
         let is_synced = is_synced && !self.batch(writes).0.is_empty();
-        let (tx, mut contents) = (self.db().transaction(), self.contents.clone());
+        let tx = match kind {
+            TransactionKind::Optimistic => self.db().transaction(),
+            TransactionKind::Locking => {
+                self.counts.locking_transactions += 1;
+                self.db().locking_transaction(LOCK_TIMEOUT)
+            }
+        };
+        let mut contents = self.contents.clone();
         let mut changes = Vec::new();
         for (number, write) in writes.iter().enumerate() {
             let (index, keyspace, change) = self.change(*write);
@@ -561,6 +669,7 @@ impl ModelledDb {
             changes.push((index, change));
         }
         tx.commit(if is_synced { Durability::Sync } else { Durability::Buffered }).unwrap();
+        assert_eq!(self.db().metrics().transactions.locks_held, 0);
         self.apply(&changes, is_synced);
         self.counts.transactions += 1;
     }
@@ -740,7 +849,7 @@ impl ModelledDb {
         self.counts.refused_cursor_moves += cursor.refused_moves;
     }
 
-    /// Compares all contents and snapshots.
+    /// Compares all contents and snapshots with the model.
     pub(super) fn check_all(&self) {
         for (keyspace, pairs) in self.keyspaces.iter().zip(&self.contents) {
             if let (Some(keyspace), Some(pairs)) = (keyspace, pairs) {

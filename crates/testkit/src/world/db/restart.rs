@@ -8,6 +8,7 @@ use lsmx::{Error, Event, Keyspace, Options, verify};
 use super::super::change::Bytes;
 use super::super::operations::RestartKind;
 use super::super::settings::DbSettings;
+use super::observation::read_metrics;
 use super::{Contents, ModelledDb, expire_values};
 use crate::simple_store::{all_stores, may_be_orphan};
 
@@ -46,6 +47,7 @@ impl ModelledDb {
         db.close(None).unwrap();
         self.note_synced();
         self.traces.push(db.env().trace_hash());
+        assert_eq!(read_metrics(&self.disk, "db"), None, "a closed database has a metrics file");
         assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
         assert!(matches!(db.get("k"), Err(Error::Closed)));
         assert!(matches!(db.flush(), Err(Error::Closed)));
@@ -76,7 +78,10 @@ impl ModelledDb {
         let image = match kind {
             RestartKind::Close | RestartKind::Drop => None,
             RestartKind::Kill => Some(self.disk.crash(CrashImage::Keep, self.seed)),
-            RestartKind::PowerLoss(image, seed) => Some(self.disk.crash(image, seed)),
+            RestartKind::PowerLoss(image, seed) => {
+                self.counts.power_losses += 1;
+                Some(self.disk.crash(image, seed))
+            }
         };
         if image.is_some() {
             self.iterators.clear();
