@@ -22,7 +22,8 @@ use crate::{
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::Change as Write;
 
-/// The child sends its operation counts to the parent after this many calls of [`ConcurrentTasks::run_one`].
+/// The child sends its operation counts to the parent, and reads its metrics file, after this many calls of
+/// [`ConcurrentTasks::run_one`].
 const TASKS_PER_MESSAGE: u64 = 4;
 /// Maximum time for which a commit is retried after injected faults, in nanoseconds.
 const RETRY_NS_MAX: u64 = 10_000_000_000;
@@ -67,6 +68,7 @@ pub fn write_until_killed(orders: &Orders) -> Outcome {
             }
             tasks.run_one().map_err(|what| format!("a concurrent task: {what}"))?;
             if done % TASKS_PER_MESSAGE == 0 {
+                tasks.check_metrics_file()?;
                 tasks.reached.update_from(&db.metrics());
                 tasks.reached.resumed = disk.resumed();
                 tasks.reached.send();
@@ -228,7 +230,7 @@ impl ConcurrentTasks<'_> {
     fn run_one(&mut self) -> Outcome {
         let which = self.rng.below(self.keyspaces.len());
         let keyspace = &self.keyspaces[which];
-        let done = match self.rng.below(25) {
+        let done = match self.rng.below(24) {
             0 => self.db.flush(),
             1 => self.db.sync(),
             2 => self.db.wait_idle(),
@@ -238,8 +240,7 @@ impl ConcurrentTasks<'_> {
             6 => self.move_operands_to_tree(keyspace),
             7 | 8 => return self.check_snapshot(),
             9..=11 => return self.make_checkpoint(),
-            12..=15 => self.run_load(),
-            16 => return self.check_metrics_file(),
+            12..=15 => return self.run_load(),
             _ => self.run_churn_step(),
         };
         match done {
@@ -358,11 +359,17 @@ impl ConcurrentTasks<'_> {
         Ok(())
     }
 
-    fn run_load(&mut self) -> Result<()> {
+    /// Runs the next load, and compares the entries of all loads with the model. Only this thread writes them.
+    fn run_load(&mut self) -> Outcome {
         let load = (self.orders.seed, self.loads + 1);
-        loads::run(self.db, self.keyspaces, Path::new(&self.orders.dir), load)?;
-        self.count_load();
-        Ok(())
+        match loads::run(self.db, self.keyspaces, Path::new(&self.orders.dir), load) {
+            Err(error) if self.disk.may_have_caused(&error) => self.recover_from_fault()?,
+            run => {
+                run.map_err(|error| format!("a load: {error:?}"))?;
+                self.count_load();
+            }
+        }
+        loads::check(&self.newest_view(), self.orders.seed, self.loads)
     }
 
     fn count_load(&mut self) {
