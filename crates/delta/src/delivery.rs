@@ -145,9 +145,12 @@ impl OperandDelivery for DeltaDelivery<'_> {
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let (state, delete_markers) = (self.state, self.delete_marker_count);
         let operands = self.offsets.len() + self.range_markers.len() - delete_markers;
+        let bytes = self.bytes.len();
         let prepared = self.prepare_version().inspect_err(|_| state.mark_base_stale())?;
-        increase_counter(&state.resources.counters.operands, operands);
-        increase_counter(&state.resources.counters.delete_markers, delete_markers);
+        let counters = &state.resources.counters;
+        increase_counter(&counters.operands, operands);
+        increase_counter(&counters.delete_markers, delete_markers);
+        increase_counter(&counters.delivered_bytes, bytes);
         Ok(prepared)
     }
 }

@@ -8,7 +8,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::Arc;
+use lsmx_base::sync::{Arc, Ordering};
 
 use crate::bucket::reader::BucketReader;
 use crate::bucket::sorted_part::SortedPart;
@@ -211,6 +211,7 @@ impl<'a> BucketRewriter<'a> {
         let page_bytes = resources.options.page_bytes();
         let sorted = SortedPart::write(file, &records, page_bytes, &resources.memory)?;
         sorted.set_markers(retained_markers(keys));
+        resources.counters.collection_written_bytes.fetch_add(sorted.end, Ordering::Relaxed);
         sorted.file.sync()?;
         resources.files.unpin_writer(&sorted.file);
         Ok(Some(Arc::new(sorted)))

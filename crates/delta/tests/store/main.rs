@@ -10,6 +10,7 @@
 mod common;
 
 mod abandon;
+mod collections;
 mod crash;
 mod damage;
 mod delete_persistence;

@@ -532,6 +532,11 @@ const OPERAND_STORE: &[MetricDefinition<OperandMetrics>] = &[
         "Bytes that collections read from bucket files.",
         |m| m.bucket_read_bytes,
     ),
+    counter(
+        "lsmx_operand_collection_written_bytes_total",
+        "Bytes that collections wrote to bucket files.",
+        |m| m.collection_written_bytes,
+    ),
     counter("lsmx_operand_log_written_bytes_total", "Bytes written to operand logs.", |m| {
         m.log_written_bytes
     }),
@@ -542,6 +547,11 @@ const OPERAND_STORE: &[MetricDefinition<OperandMetrics>] = &[
         "lsmx_operand_delete_markers_total",
         "Delete markers that flushes passed to the operand store.",
         |m| m.delete_markers,
+    ),
+    counter(
+        "lsmx_operand_delivered_bytes_total",
+        "Bytes of operands and delete markers that flushes passed to the operand store.",
+        |m| m.delivered_bytes,
     ),
     counter("lsmx_operand_bucket_rewrites_total", "Rewritten buckets.", |m| m.rewrites),
     counter("lsmx_operand_bucket_splits_total", "Bucket splits.", |m| m.splits),

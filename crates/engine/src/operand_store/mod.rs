@@ -507,6 +507,7 @@ pub trait OperandView: fmt::Debug + Send + Sync {
 
 /// Metrics of an operand store. Counters start at 0 when the store is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct OperandMetrics {
     /// Number of buckets.
     pub buckets: u64,
@@ -522,12 +523,16 @@ pub struct OperandMetrics {
     pub bucket_written_bytes: u64,
     /// Number of bytes that collections have read from bucket files.
     pub bucket_read_bytes: u64,
+    /// Number of bytes that collections have written to bucket files. `bucket_written_bytes` includes them.
+    pub collection_written_bytes: u64,
     /// Number of bytes written to log files.
     pub log_written_bytes: u64,
     /// Number of delivered operands.
     pub operands: u64,
     /// Number of delivered delete markers.
     pub delete_markers: u64,
+    /// Size of the delivered operands and delete markers in bytes, with their keys.
+    pub delivered_bytes: u64,
     /// Number of rewritten buckets.
     pub rewrites: u64,
     /// Number of bucket splits.
