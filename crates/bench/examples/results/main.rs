@@ -304,9 +304,15 @@ impl PageData {
                 Some((metric, metric.expand_title(key)?))
             })
         };
+        let (name, end) = match column.rsplit_once('.') {
+            Some((name, "low")) => (name, " min"),
+            Some((name, "high")) => (name, " max"),
+            _ => (column, ""),
+        };
         // The column of a swept flag has the name of the flag.
-        let found = find(column).or_else(|| find(&format!("sweep.{column}")));
-        found.ok_or(format!("{column} is no metric of {command}"))
+        let found = find(name).or_else(|| find(&format!("sweep.{name}")));
+        let (metric, title) = found.ok_or(format!("{column} is no metric of {command}"))?;
+        Ok((metric, title + end))
     }
 
     fn table(&self, columns: &str) -> Result<String> {
@@ -330,7 +336,7 @@ impl PageData {
         for row in rows {
             let cell = |(index, unit): (&usize, &Unit)| match row[*index].parse::<f64>() {
                 Ok(number) if *unit != Unit::Text => unit.format_number(number),
-                _ if row[*index].is_empty() => "–".to_owned(),
+                _ if ["", "null"].contains(&row[*index].as_str()) => "–".to_owned(),
                 _ => row[*index].clone(),
             };
             let cells: Vec<String> = indices.iter().zip(&units).map(cell).collect();
@@ -376,12 +382,19 @@ mod tests {
         let data = PageData {
             origin: String::new(),
             command: "lsmx explore".to_owned(),
-            text: "policy,data_moved_ratio\n\"tsa(1,2)\",2.5\nfull,10\n".to_owned(),
+            text:
+                "policy,data_moved_ratio,data_moved_ratio.low\n\"tsa(1,2)\",2.5,2\nfull,10,null\n"
+                    .to_owned(),
         };
         let table = data.table("policy data_moved_ratio").unwrap();
         assert_eq!(
             table,
             "| policy | moved, × |\n| --- | ---: |\n| tsa(1,2) | 2.50 |\n| full | 10.00 |"
+        );
+        let table = data.table("policy data_moved_ratio.low").unwrap();
+        assert_eq!(
+            table,
+            "| policy | moved min, × |\n| --- | ---: |\n| tsa(1,2) | 2.00 |\n| full | – |"
         );
         assert_eq!(data.number("full", "data_moved_ratio").unwrap().0, 10.0);
         assert_eq!(data.number("tsa(1,2)", "data_moved_ratio").unwrap().0, 2.5);

@@ -214,15 +214,29 @@ impl MetricRegistry {
     }
 
     /// Returns the header and the rows of a CSV file with all metrics that have a CSV header.
+    ///
+    /// If rows have repetitions, each cost and each rate is followed by its minimum and maximum over the repetitions.
+    /// The names of these columns end with `.low` and `.high`.
     pub fn csv(&self, rows: &[ResultRow]) -> (Vec<String>, Vec<Vec<String>>) {
-        let metrics = || self.metrics().filter(|metric| !metric.csv.is_empty());
-        let header = metrics().map(|metric| metric.csv.to_owned()).collect();
-        let line = |row: &ResultRow| {
-            let field =
-                |metric: &Metric| row.get(metric.key).map(format_scalar).unwrap_or_default();
-            metrics().map(field).collect()
-        };
-        (header, rows.iter().map(line).collect())
+        let mut header = Vec::new();
+        let mut lines = vec![Vec::new(); rows.len()];
+        for metric in self.metrics().filter(|metric| !metric.csv.is_empty()) {
+            header.push(metric.csv.to_owned());
+            for (line, row) in lines.iter_mut().zip(rows) {
+                line.push(row.get(metric.key).map(format_scalar).unwrap_or_default());
+            }
+            let has_range = |row: &ResultRow| row.repeat_range(metric.key).is_some();
+            if metric.better == BetterDirection::Neither || !rows.iter().any(has_range) {
+                continue;
+            }
+            header.extend(["low", "high"].map(|end| format!("{}.{end}", metric.csv)));
+            for (line, row) in lines.iter_mut().zip(rows) {
+                let range = row.repeat_range(metric.key);
+                let text = |at: usize| range.map_or_else(String::new, |ends| ends[at].to_string());
+                line.extend([0, 1].map(text));
+            }
+        }
+        (header, lines)
     }
 }
 
