@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use lsmx::internals::vfs::{CountingVfs, VfsCall};
 use lsmx::merge_operator::FieldUpdate;
+use lsmx::metrics::BlockKind;
 use lsmx::operand_store::OperandMetrics;
 use lsmx::vfs::OsVfs;
-use lsmx::{Db, Durability, Keyspace, MetadataSizes, Options, Slice};
+use lsmx::{Db, Durability, Explanation, Keyspace, MetadataSizes, Options, Slice};
 
 use crate::error::{Error, Result};
 
@@ -171,6 +172,15 @@ impl Engine for Lsmx {
         let Some(vfs) = &self.vfs else { return IoBytes::default() };
         let bytes = vfs.counts().bytes;
         IoBytes { read: bytes.count_of(VfsCall::Read), written: bytes.count_of(VfsCall::Append) }
+    }
+
+    fn explain(&self, key: &[u8]) -> Result<Option<(Explanation, u64)>> {
+        let bucket_reads = || {
+            self.db.read_metrics().cache.get(&BlockKind::Bucket).map_or(0, |bucket| bucket.misses)
+        };
+        let before = bucket_reads();
+        let steps = self.keyspace.explain(key).map_err(engine_error("explain a lookup"))?;
+        Ok(Some((steps, bucket_reads() - before)))
     }
 
     fn operand_store_metrics(&self) -> Option<OperandMetrics> {

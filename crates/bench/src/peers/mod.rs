@@ -13,6 +13,7 @@ pub mod settings;
 use std::fmt;
 use std::path::Path;
 
+use ::lsmx::Explanation;
 use ::lsmx::operand_store::OperandMetrics;
 
 use crate::error::{Error, Result};
@@ -105,6 +106,12 @@ pub trait Engine: Send + Sync {
     fn io_bytes(&self) -> IoBytes {
         let (read, written) = (process::process_read_bytes(), process::process_written_bytes());
         IoBytes { read: read.unwrap_or(0), written: written.unwrap_or(0) }
+    }
+
+    /// Looks up a key and returns the steps of the lookup, and the number of blocks that were read from the operand
+    /// store meanwhile. Returns `None` if the engine does not report steps.
+    fn explain(&self, _key: &[u8]) -> Result<Option<(Explanation, u64)>> {
+        Ok(None)
     }
 
     /// Returns the metrics of the operand store, or `None` if the database has no operand store.

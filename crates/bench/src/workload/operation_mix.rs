@@ -30,6 +30,8 @@ pub enum OperationMix {
     /// Reads, and updates of one field. The fraction of reads changes every 100,000 operations. It cycles through 90,
     /// 10, 70, 30 and 50 %.
     Changing,
+    /// Puts of whole values only.
+    PutOnly,
     /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
     ///
     /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook", FAST
@@ -75,9 +77,10 @@ pub enum MixedOperation {
 
 impl OperationMix {
     /// All mixes, in the order in which help texts list them.
-    pub const ALL: [OperationMix; 12] = [
+    pub const ALL: [OperationMix; 13] = [
         OperationMix::Default,
         OperationMix::Changing,
+        OperationMix::PutOnly,
         OperationMix::Up2x,
         OperationMix::A,
         OperationMix::B,
@@ -94,6 +97,7 @@ impl OperationMix {
         match self {
             OperationMix::Default => "default",
             OperationMix::Changing => "changing",
+            OperationMix::PutOnly => "put-only",
             OperationMix::Up2x => "up2x",
             OperationMix::A => "ycsb-a",
             OperationMix::B => "ycsb-b",
@@ -112,6 +116,7 @@ impl OperationMix {
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,
+            OperationMix::PutOnly => 0.0,
             OperationMix::Up2x => 0.0746,
             OperationMix::Changing
             | OperationMix::A
@@ -148,7 +153,7 @@ impl OperationMix {
                     _ => MixedOperation::Put,
                 };
             }
-            OperationMix::A | OperationMix::B => MixedOperation::Put,
+            OperationMix::PutOnly | OperationMix::A | OperationMix::B => MixedOperation::Put,
             OperationMix::F => MixedOperation::Rewrite,
             OperationMix::Default
             | OperationMix::Changing

@@ -197,12 +197,13 @@ pub(crate) struct RmwArgs {
     /// Shares of reads among the operations of the default mix [default: 0.1].
     #[arg(long, value_name = "R,…", value_delimiter = ',')]
     pub(crate) read_ratio: Option<Vec<f64>>,
-    /// Mix of operations: default, changing, up2x, ycsb-a … ycsb-f, am, bm, fm. With changing, the share of reads changes
-    /// every 100,000 operations. am, bm and fm are A, B and F with updates of a field in place of puts.
+    /// Mix of operations: default, changing, put-only, up2x, ycsb-a … ycsb-f, am, bm, fm. With changing, the share of
+    /// reads changes every 100,000 operations. am, bm and fm are A, B and F with updates of a field in place of puts.
     #[arg(long, value_name = "NAME", default_value_t = OperationMix::Default)]
     pub(crate) mix: OperationMix,
-    /// Experiment that varies one parameter: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache,
-    /// bucket-size, bucket-count, memtable, split-threshold.
+    /// Experiment: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache, bucket-size,
+    /// bucket-count, memtable and split-threshold vary one parameter; read-sources counts block reads and operands by
+    /// level.
     #[arg(long, value_name = "NAME")]
     pub(crate) experiment: Option<RmwStudy>,
     /// Number of records to load.
@@ -229,6 +230,12 @@ pub(crate) struct RmwArgs {
     /// Memory in bytes for memtables, cached blocks and open tables [default: 4 % of the loaded data, at least 4M].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_budget: Option<u64>,
+    /// Size of a memtable in bytes [default: 3/16 of the memory budget, at most 64M].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memtable: Option<u64>,
+    /// Size in bytes at which a bucket of the operand store is full [default: 256K].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) bucket_bytes: Option<u64>,
     /// Read tables without the page cache of the system.
     #[arg(long)]
     pub(crate) direct_io: bool,

@@ -53,6 +53,8 @@ fn config(arguments: &RmwArgs, words: &[OsString]) -> Result<Config, Failure> {
         zipf: arguments.zipf,
         memory_budget: arguments.memory_budget,
         direct_io: arguments.direct_io,
+        memtable_bytes: arguments.memtable,
+        bucket_bytes: arguments.bucket_bytes,
         scan_read_bytes: arguments.scan_read_bytes,
         threads: arguments.threads,
         repeat: arguments.run.repeat,

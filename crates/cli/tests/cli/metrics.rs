@@ -12,7 +12,7 @@ use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_le
 #[test]
 fn each_number_of_a_result_is_a_metric() {
     let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";
-    let commands: [(String, &MetricRegistry, &str); 8] = [
+    let commands: [(String, &MetricRegistry, &str); 9] = [
         (format!("explore {tree}"), &explore::columns::REGISTRY, "/cells"),
         (format!("simulate {tree}"), &simulate::columns::REGISTRY, "/cells"),
         (
@@ -37,6 +37,11 @@ fn each_number_of_a_result_is_a_metric() {
         ),
         (
             "rmw --entries 2000 --ops 2000 --mix ycsb-e".to_owned(),
+            &rmw::columns::REGISTRY,
+            "/cells",
+        ),
+        (
+            "rmw --entries 2000 --ops 2000 --experiment read-sources".to_owned(),
             &rmw::columns::REGISTRY,
             "/cells",
         ),

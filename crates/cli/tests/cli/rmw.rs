@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::{
-    TestDir, assert_contains, cells, experiment, lsmx, number, numbers, read_json, text,
+    Experiment, TestDir, assert_contains, cells, experiment, lsmx, number, numbers, read_json, text,
 };
 use serde_json::{Value, json};
 
@@ -11,6 +11,12 @@ use serde_json::{Value, json};
 const SMALL: &str = "rmw --entries 3000 --ops 6000 --value-len 500 --field-len 50";
 /// Arguments of a run with more records, which is used for the mix UP2X because UP2X has small values.
 const MANY: &str = "rmw --entries 10000 --ops 10000";
+
+/// Returns the header and the rows of the CSV file of a run.
+fn csv_rows(run: &Experiment) -> (Vec<&str>, Vec<Vec<&str>>) {
+    let mut lines = run.csv.iter().map(|line| line.split(',').collect());
+    (lines.next().unwrap(), lines.collect())
+}
 
 #[test]
 fn cells_have_every_documented_field_for_each_mode_and_ratio() {
@@ -33,7 +39,8 @@ fn cells_have_every_documented_field_for_each_mode_and_ratio() {
         assert_eq!((&cell["ops"], reads + rmws), (&json!(6000), 6000.0));
         assert!((reads / 6000.0 - number(cell, "/read_ratio")).abs() < 0.03, "{cell}");
         // The WAL contains at least the updated field of each read-modify-write.
-        assert!(number(cell, "/written_bytes") > rmws * 50.0, "{cell}");
+        let wal_bytes = number(cell, "/wal_bytes");
+        assert!(wal_bytes > rmws * 50.0 && wal_bytes < number(cell, "/written_bytes"), "{cell}");
         assert!(number(cell, "/checked_records") > 500.0);
         if cfg!(target_os = "linux") {
             assert!(number(cell, "/memory_bytes") > 1e6);
@@ -51,18 +58,19 @@ fn cells_have_every_documented_field_for_each_mode_and_ratio() {
 #[test]
 fn every_mix_runs_in_every_mode_over_both_bases() {
     for mix in [
-        "changing", "up2x", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f", "am", "bm",
-        "fm",
+        "changing", "put-only", "up2x", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f",
+        "am", "bm", "fm",
     ] {
         let words = if mix == "up2x" { MANY } else { SMALL };
         let cells = cells(&format!("{words} --mix {mix} --base tree,value-log"));
         assert_eq!(cells.len(), 6);
         let [reads, rmws, scans] = match mix {
             "changing" | "up2x" | "ycsb-f" | "am" | "bm" | "fm" => [true, true, false],
+            "put-only" => [false, false, false],
             "ycsb-e" => [false, false, true],
             _ => [true, false, false],
         };
-        let puts = ["ycsb-a", "ycsb-b", "ycsb-d", "ycsb-e"].contains(&mix);
+        let puts = ["put-only", "ycsb-a", "ycsb-b", "ycsb-d", "ycsb-e"].contains(&mix);
         for cell in &cells {
             assert_eq!(cell["workload"]["mix"], mix);
             let has_blobs =
@@ -193,6 +201,98 @@ fn experiments_of_operand_stores_run_over_the_value_log() {
         let fits = |cell: &Value| cell["mode"] == mode && cell["base"] == "value-log";
         assert!(cells.iter().all(fits), "{cells:?}");
     }
+}
+
+#[test]
+fn bucket_and_memtable_sizes_are_fixed_parameters() {
+    let words = format!("{SMALL} --mode merge,kd --read-ratio 0 --zipf 0.01");
+    let sized = cells(&format!("{words} --bucket-bytes 8K --memtable 64K"));
+    assert_eq!(sized[0]["workload"]["bucket_bytes"], Value::Null, "merge has no buckets");
+    assert_eq!(sized[1]["workload"]["bucket_bytes"], 8192);
+    assert_eq!(sized[1]["workload"]["memtable_bytes"], 65_536);
+    let defaults = cells(&words);
+    assert_eq!(defaults[1]["workload"]["bucket_bytes"], Value::Null);
+    let splits = |cells: &[Value]| number(&cells[1], "/operand_store/splits");
+    assert!(splits(&sized) > 10.0 && splits(&defaults) == 0.0, "{sized:?} {defaults:?}");
+}
+
+/// The updates fill the buckets many times. A bucket whose remaining share is S is rewritten after 1 − S of its size
+/// has been delivered, and S is at most the threshold.
+#[test]
+fn split_threshold_bounds_rewriting_by_collections() {
+    let words = "rmw --entries 400 --ops 30000 --value-len 200 --field-len 20 --mode kd --read-ratio 0 --zipf 0.01 \
+                 --bucket-bytes 8K --memtable 64K --experiment split-threshold";
+    let run = experiment(words);
+    let (header, rows) = csv_rows(&run);
+    let column = |name: &str| -> Vec<f64> {
+        let place = header.iter().position(|at| *at == name).unwrap();
+        rows.iter().map(|row| row[place].parse().unwrap()).collect()
+    };
+    let [thresholds, reads, writes] =
+        ["value", "collection_read_ratio", "collection_write_ratio"].map(column);
+    for (place, threshold) in thresholds.iter().enumerate() {
+        let (read, written) = (reads[place], writes[place]);
+        assert!(read < 1.3 / (1.0 - threshold), "{threshold}: {read}");
+        assert!(written < 1.3 * threshold / (1.0 - threshold) + 0.2, "{threshold}: {written}");
+    }
+    assert!(reads.is_sorted() && writes.is_sorted(), "{reads:?} {writes:?}");
+    assert!(reads[4] > 1.5 * reads[0] && writes[4] > 1.0, "{reads:?} {writes:?}");
+    let collections = column("collections");
+    assert!(collections.iter().all(|count| *count > 50.0), "{collections:?}");
+    assert_eq!(column("moved_buckets"), [0.0; 5]);
+}
+
+#[test]
+fn read_sources_add_up_and_show_operands() {
+    let words = "--mode get-put,merge,kd --base tree,value-log --experiment read-sources";
+    let all = cells(&format!("{SMALL} {words}"));
+    for mode in ["get-put", "merge", "kd"] {
+        for base in ["tree", "value-log"] {
+            let cells: Vec<&Value> =
+                all.iter().filter(|cell| cell["mode"] == mode && cell["base"] == base).collect();
+            let (total, sources) = cells.split_last().unwrap();
+            assert_eq!(
+                (&total["sweep"]["source"], number(total, "/reads")),
+                (&json!("all"), 600.0)
+            );
+            let first = text(&sources[0]["sweep"], "source");
+            assert!(first.starts_with('L') && number(sources[0], "/source/bytes") > 0.0, "{first}");
+            let names: Vec<&Value> = sources.iter().map(|cell| &cell["sweep"]["source"]).collect();
+            assert_eq!(names.contains(&&json!("operand store")), mode == "kd", "{names:?}");
+            assert_eq!(names.contains(&&json!("value log")), base == "value-log", "{names:?}");
+            for field in ["searches_per_read", "block_reads_per_read", "operands_per_read"] {
+                let path = format!("/source/{field}");
+                let sum: f64 = sources.iter().map(|cell| number(cell, &path)).sum();
+                assert!((sum - number(total, &path)).abs() < 1e-9, "{mode} {base} {field}");
+            }
+            assert!(number(total, "/source/searches_per_read") >= 1.0, "{total}");
+            let [operands, share, bytes] = ["operands_per_read", "operand_share", "bytes"]
+                .map(|field| number(total, &format!("/source/{field}")));
+            assert!(operands > 0.0 || mode == "get-put", "{mode} {base}: {operands}");
+            assert_eq!(share > 0.0, mode == "merge", "{mode} {base}: {share}");
+            assert!(share < 0.8 && bytes > 3000.0 * 24.0, "{mode} {base}: {share} of {bytes}");
+        }
+    }
+}
+
+#[test]
+fn repeated_runs_have_ranges_in_csv() {
+    let modes = "get-put,merge,kd,merge-adaptive,kd-adaptive";
+    let words = format!("rmw --entries 300 --ops 500 --mode {modes} --experiment read-ratio");
+    let run = experiment(&format!("{words} --repeat 2"));
+    let (header, rows) = csv_rows(&run);
+    assert_eq!(rows.len(), 25);
+    let place = header.iter().position(|name| *name == "ops_per_s").unwrap();
+    assert_eq!(header[place + 1..place + 3], ["ops_per_s.low", "ops_per_s.high"]);
+    for (row, cell) in rows.iter().zip(run.cells()) {
+        let rates: Vec<f64> =
+            row[place..place + 3].iter().map(|rate| rate.parse().unwrap()).collect();
+        assert!(rates[1] <= rates[0] && rates[0] <= rates[2], "{rates:?}");
+        assert_eq!(rates[2], number(cell, "/repeats/metrics/ops_per_s/high"));
+    }
+    let once = experiment(&words.replace("--experiment read-ratio", "--mix changing"));
+    assert_eq!(once.csv.len(), 6);
+    assert!(!once.csv[0].contains(".low"), "{:?}", once.csv[0]);
 }
 
 /// The experiment fails if RocksDB returns a wrong value, or if its final values differ from the model.

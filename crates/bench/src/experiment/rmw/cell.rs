@@ -34,6 +34,8 @@ pub(super) struct CellPlan {
     /// Target number of value bytes that a scan reads from a blob file with one read call. `None` means the default of
     /// lsmx.
     pub(super) scan_read_bytes: Option<u64>,
+    /// Size at which a bucket of the operand store is full, in bytes. `None` means the default of the store.
+    pub(super) bucket_bytes: Option<u64>,
     pub(super) sweep: SweepPoint,
     /// Whether recovery is measured on a copy of the database files.
     pub(super) recovers: bool,
@@ -183,6 +185,8 @@ impl CellPlan {
             scan_read_bytes: self
                 .scan_read_bytes
                 .filter(|_| self.design.base == ValuePlacement::ValueLog),
+            memtable_bytes: self.settings.memtable_bytes,
+            bucket_bytes: self.bucket_bytes.filter(|_| self.design.mode.uses_operand_store()),
         }
     }
 
@@ -220,8 +224,10 @@ impl CellPlan {
             ios_per_read: (reads > 0).then(|| ratio(played.block_reads, reads)),
             read_bytes: used.io.read,
             written_bytes: used.io.written,
+            wal_bytes: used.engine_written.map(|written| written.wal_bytes),
             device: used.device,
             operand_store: None,
+            source: None,
             storage_bytes: process::directory_disk_bytes(database.path),
             blob_bytes: database.engine.blob_bytes(),
             memory_bytes: played.memory_bytes_max,

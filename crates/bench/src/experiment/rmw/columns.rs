@@ -35,6 +35,8 @@ const SUBJECT: &[Metric] = &[
     metric("workload.threads", "threads", Unit::Count, "threads that run operations").csv("threads"),
     metric("workload.memory_budget", "budget", Unit::Bytes, "memory budget of the engine").csv("memory_budget"),
     metric("workload.direct_io", "direct I/O", Unit::Text, "whether tables are read without the page cache").csv("direct_io"),
+    metric("workload.memtable_bytes", "memtable", Unit::Bytes, "size of a memtable, if it was given"),
+    metric("workload.bucket_bytes", "bucket", Unit::Bytes, "size at which a bucket of the operand store is full, if it was given"),
     metric("workload.scan_read_bytes", "scan read", Unit::Bytes, "bytes of values that a scan reads from a blob file at once"),
     metric("ops", "ops", Unit::Count, "measured operations").csv("ops"),
     metric("ops_per_s", "rate", Unit::Rate, "operations per second until the last one ended").rate().csv("ops_per_s"),
@@ -57,6 +59,8 @@ const RESOURCES: &[Metric] = &[
     metric("ios_per_read", "I/Os", Unit::Blocks, "blocks of any kind per plain read that the block cache did not have").cost().csv("ios_per_read"),
     metric("read_bytes", "file reads", Unit::Bytes, "bytes that read calls returned, from the first operation until compaction was idle; files in the page cache count too").cost().csv("read_bytes"),
     metric("written_bytes", "file writes", Unit::Bytes, "bytes that write calls wrote, from the first operation until compaction was idle, with the log").cost().csv("written_bytes"),
+    metric("wal_bytes", "log writes", Unit::Bytes, "bytes written to the write-ahead log").cost().csv("wal_bytes"),
+    metric("log_share", "logs", Unit::Share, "share of the write-ahead log and of the log of the operand store among the written bytes").csv("log_share"),
     metric("file_bytes", "file I/O", Unit::Bytes, "bytes of read and write calls, until compaction was idle").cost(),
     metric("device_bytes", "device", Unit::Bytes, "bytes that the block device read and wrote meanwhile, for all processes"),
     metric("device.read_bytes", "device read", Unit::Bytes, "bytes that the block device read meanwhile, for all processes").cost().ungated().csv("device_read_bytes"),
@@ -69,6 +73,22 @@ const RESOURCES: &[Metric] = &[
     metric("checked_records", "checked", Unit::Count, "records whose final value was compared with the expected one").csv("checked_records"),
     metric("recovery.open_s", "open", Unit::Seconds, "time to open the database after a kill").cost().csv("recovery_open_s"),
     metric("recovery.storage_bytes", "recovered", Unit::Bytes, "bytes of the files before the open").cost(),
+    metric("operand_store.delivered_bytes", "delivered", Unit::Bytes, "bytes of operands and delete markers that flushes passed to the operand store, with their keys").csv("delivered_bytes"),
+    metric("operand_store.bucket_read_bytes", "collection reads", Unit::Bytes, "bytes that collections of the operand store read from buckets").cost().csv("collection_read_bytes"),
+    metric("operand_store.collection_written_bytes", "collection writes", Unit::Bytes, "bytes that collections of the operand store wrote to buckets").cost().csv("collection_written_bytes"),
+    metric("operand_store.log_written_bytes", "store log writes", Unit::Bytes, "bytes written to the logs of the operand store").cost().csv("store_log_bytes"),
+    metric("collection_read_ratio", "collected", Unit::Times, "bytes that collections read from buckets ÷ delivered bytes").cost().csv("collection_read_ratio"),
+    metric("collection_write_ratio", "rewritten", Unit::Times, "bytes that collections wrote to buckets ÷ delivered bytes").cost().csv("collection_write_ratio"),
+    metric("collections", "collections", Unit::Count, "buckets that collections rewrote, split, merged or moved to the tree").cost().csv("collections"),
+    metric("operand_store.rewrites", "bucket rewrites", Unit::Count, "buckets that collections only rewrote").csv("bucket_rewrites"),
+    metric("operand_store.splits", "bucket splits", Unit::Count, "buckets that collections split").csv("bucket_splits"),
+    metric("operand_store.merges", "bucket merges", Unit::Count, "pairs of buckets that collections merged").csv("bucket_merges"),
+    metric("operand_store.to_tree", "moved buckets", Unit::Count, "buckets whose operands collections moved to the tree").csv("moved_buckets"),
+    metric("source.searches_per_read", "searches", Unit::Mean, "tables of the source that a lookup searches after their filters; the operand store counts once").cost().csv("searches_per_read"),
+    metric("source.block_reads_per_read", "block reads", Unit::Blocks, "blocks of any kind per lookup that were read from the files of the source").cost().csv("block_reads_per_read"),
+    metric("source.operands_per_read", "operands", Unit::Mean, "operands that a lookup found in the source: per table the newest one, in the operand store all").csv("operands_per_read"),
+    metric("source.bytes", "contents", Unit::Bytes, "bytes of the keys and values of all entries of the tables").csv("content_bytes"),
+    metric("source.operand_share", "operand share", Unit::Share, "share of the bytes of operands, with their keys, among these bytes").csv("operand_share"),
     metric("operand_store.*", "operands {}", Unit::Count, "counter of the operand store"),
     metric("operand_store.*.*", "operands {} {}", Unit::Count, "counter of the operand store"),
 ];
@@ -110,6 +130,13 @@ pub const REGISTRY: MetricRegistry = MetricRegistry {
         "read_bytes",
         "written_bytes",
         "device_bytes",
+        "collection_read_ratio",
+        "collection_write_ratio",
+        "source.searches_per_read",
+        "source.block_reads_per_read",
+        "source.operands_per_read",
+        "source.bytes",
+        "source.operand_share",
         "storage_bytes",
         "memory_bytes",
         "recovery.open_s",
@@ -129,6 +156,10 @@ fn build_row(experiment: Option<&str>, cell: &RmwCell) -> Result<ResultRow> {
         .with_value("value", value)
         .with_value("scanned_per_s", cell.scanned_per_s())
         .with_value("cpu_us_per_op", cpu)
+        .with_value("log_share", cell.log_share())
+        .with_value("collections", cell.collections())
+        .with_value("collection_read_ratio", cell.collection_ratios().map(|ratios| ratios[0]))
+        .with_value("collection_write_ratio", cell.collection_ratios().map(|ratios| ratios[1]))
         .with_value("file_bytes", cell.read_bytes + cell.written_bytes)
         .with_value("device_bytes", cell.device.map(|io| io.read_bytes + io.written_bytes)))
 }
@@ -148,8 +179,9 @@ impl Report for RmwResult {
         let is_varied = |key: &str| first.sweep.value(key).is_some();
         let unless_varied =
             |key: &str, text: String| if is_varied(key) { String::new() } else { text };
-        // In the experiments `operands` and `scans`, `ops` counts only lookups or scans.
-        let has_ops = !matches!(self.experiment.as_deref(), Some("operands" | "scans"));
+        // In these experiments, `ops` counts only lookups or scans.
+        let has_ops =
+            !matches!(self.experiment.as_deref(), Some("operands" | "scans" | "read-sources"));
         let ops = if has_ops {
             unless_varied("ops", format!(", {} operations", first.ops))
         } else {

@@ -17,7 +17,7 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-const PLOTS: [(&str, &str); 10] = [
+const PLOTS: [(&str, &str); 14] = [
     ("Operations per second", "ops_per_s"),
     ("Read, mean", "read_latency_us.mean"),
     ("Update, mean", "rmw_latency_us.mean"),
@@ -28,6 +28,10 @@ const PLOTS: [(&str, &str); 10] = [
     ("Storage at the end", "storage_bytes"),
     ("Memory", "memory_bytes"),
     ("Time to open the database after a kill", "recovery.open_s"),
+    ("Bytes that collections read, per delivered byte", "collection_read_ratio"),
+    ("Bytes that collections wrote, per delivered byte", "collection_write_ratio"),
+    ("Block reads per lookup, by source", "source.block_reads_per_read"),
+    ("Operands per lookup, by source", "source.operands_per_read"),
 ];
 
 /// Function that returns the position of a result on the x axis of a plot.
@@ -37,7 +41,11 @@ pub(super) fn rmw_page(result: &RmwResult) -> Result<String> {
     let names = distinct_items(result.cells.iter().map(RmwCell::name));
     let varied = varied_parameter(&result.cells);
     let subject = |(cell, row): (&RmwCell, _)| PageRow {
-        name: if varied.is_some() { full_cell_name(cell) } else { cell.name() },
+        name: if varied.is_some() || cell.source.is_some() {
+            full_cell_name(cell)
+        } else {
+            cell.name()
+        },
         marker: cell_marker(&names, cell),
         row,
     };
@@ -87,10 +95,13 @@ pub(super) fn rmw_page(result: &RmwResult) -> Result<String> {
 
 /// Returns the name of the varied parameter, and a function that returns the value of the parameter in a result. The
 /// varied parameter is the parameter of the experiment, or the share of reads. Returns `None` if the results differ
-/// only in the design.
+/// only in the design, or if the values of the parameter are names.
 fn varied_parameter(cells: &[RmwCell]) -> Option<(String, CellPosition)> {
     let first = cells.first()?;
-    if let Some((key, _)) = first.sweep.0.first() {
+    if let Some((key, value)) = first.sweep.0.first() {
+        if let SweepValue::Text(_) = value {
+            return None;
+        }
         return Some((key.replace('_', " "), |cell| match cell.sweep.0.first() {
             Some((_, SweepValue::Whole(n))) => to_f64(*n),
             Some((_, SweepValue::Real(x))) => *x,

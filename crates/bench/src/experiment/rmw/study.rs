@@ -21,6 +21,9 @@ pub enum RmwStudy {
     Operands,
     /// Varies the number of entries per scan.
     Scans,
+    /// Reads after updates: counts block reads and operands by source, which is a level, the operand store or the value
+    /// log, and the share of operands in the tables of each level. The motivation of the KDSep paper has these numbers.
+    ReadSources,
     /// Varies the cache size of the operand store. The parameter values are the cache sizes in the KDSep paper, in MiB.
     /// They are scaled to the memory budget, which is 4 GiB in the paper.
     KdCache,
@@ -47,7 +50,7 @@ pub(super) const VALUE_SIZE_FIELDS: u64 = 10;
 
 impl RmwStudy {
     /// All experiments, in the order of the help text.
-    pub const ALL: [RmwStudy; 12] = [
+    pub const ALL: [RmwStudy; 13] = [
         RmwStudy::ReadRatio,
         RmwStudy::Zipf,
         RmwStudy::ValueSize,
@@ -55,6 +58,7 @@ impl RmwStudy {
         RmwStudy::Recovery,
         RmwStudy::Operands,
         RmwStudy::Scans,
+        RmwStudy::ReadSources,
         RmwStudy::KdCache,
         RmwStudy::BucketSize,
         RmwStudy::BucketCount,
@@ -81,6 +85,8 @@ impl RmwStudy {
                 &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
             ),
             RmwStudy::Scans => ("scans", "scan_entries", &[10.0, 100.0, 1000.0, 10_000.0]),
+            // The sources are known only after the run.
+            RmwStudy::ReadSources => ("read-sources", "source", &[0.0]),
             RmwStudy::KdCache => {
                 ("kd-cache", "kd_cache_mib", &[0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0])
             }
@@ -112,7 +118,7 @@ impl RmwStudy {
 
     /// Returns whether a single run on one database measures all values of the parameter.
     pub fn has_one_run(self) -> bool {
-        matches!(self, RmwStudy::Operands | RmwStudy::Scans)
+        matches!(self, RmwStudy::Operands | RmwStudy::Scans | RmwStudy::ReadSources)
     }
 
     /// Returns whether the varied parameter is an option of the operand store, which only
