@@ -9,7 +9,7 @@ use super::change::Bytes;
 use super::checked_cursor::CursorMove;
 use super::operations::{
     KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind, Value,
-    Write,
+    WITHOUT_OPERANDS, Write, time_to_live,
 };
 use super::settings::{
     DbSettings, KeyspaceSettings, random_latency_sampling, random_policy, random_read_options,
@@ -66,7 +66,13 @@ pub(super) fn draw_operations(rng: &mut TestRng, count: usize) -> (Vec<Bytes>, V
         generator.tag = tag;
         generator.draw_operation()
     });
-    let operations = operations.collect();
+    let mut operations: Vec<_> = operations.collect();
+    if generator.has_keyspaces && generator.has_expiry {
+        // Most histories would otherwise create the only keyspace with a default time to live late or never.
+        let default_ttl = Some(time_to_live(generator.rng.below(2)));
+        let settings = KeyspaceSettings { default_ttl, ..KeyspaceSettings::random(generator.rng) };
+        operations.insert(0, Operation::CreateKeyspace(WITHOUT_OPERANDS, settings));
+    }
     let key_count = generator.key_count;
     (draw_keys(rng, key_count), operations)
 }
