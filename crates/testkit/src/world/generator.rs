@@ -299,7 +299,7 @@ impl Generator<'_> {
         let place = self.draw_place();
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
-            0..20 if self.has_expiry => Operation::AdvanceClock,
+            0..40 if self.has_expiry => Operation::AdvanceClock,
             0..400 => Operation::Get(None, place),
             400..420 => Operation::GetWith(place, random_read_options(self.rng)),
             420..450 => {
