@@ -85,7 +85,7 @@ pub enum Write {
     /// Puts a value that expires at the end of an hour. The number selects the hour, and 0 is the current hour. In a
     /// keyspace with an operand store, the value does not expire.
     PutUntil(Place, Value, u64),
-    /// Puts a value with a [`time_to_live`] of the given hours. In a keyspace with an operand store, the value does not
+    /// Puts a value with a `time_to_live` of the given hours. In a keyspace with an operand store, the value does not
     /// expire.
     PutWithTtl(Place, Value, u64),
     Delete(Place),
