@@ -43,7 +43,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 type Contents = Vec<Option<Arc<Pairs>>>;
 
 /// A value that expires, and the merge operands that are newer than the value, oldest first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct ExpiringValue {
     expiry_us: u64,
     operands: Vec<Bytes>,

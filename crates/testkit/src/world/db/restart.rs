@@ -1,11 +1,12 @@
 //! Closes, drops and kills the database, and restarts it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lsmx::vfs::CrashImage;
 use lsmx::{Error, Event, Keyspace, Options, verify};
 
-use super::super::change::Bytes;
+use super::super::change::{Bytes, Change};
 use super::super::operations::RestartKind;
 use super::super::settings::DbSettings;
 use super::observation::read_metrics;
@@ -100,6 +101,9 @@ impl ModelledDb {
 
     /// Checks that the contents after a power loss equal those after the last sync or after a later commit. Sets the
     /// model to these contents.
+    ///
+    /// Several commits may have the same contents, but different expiry times of a key. The contents do not show which of
+    /// these times the key has, so the key is deleted.
     fn adopt_recovered_contents(&mut self) {
         let pairs = |keyspace: &Keyspace| {
             let pairs = keyspace.iter().map(|pair| pair.unwrap());
@@ -118,10 +122,23 @@ impl ModelledDb {
         }
         let index = unsynced.iter().rposition(|(contents, _)| *contents == found);
         let index = index.unwrap_or_else(|| panic!("not a state after the last sync: {found:?}"));
+        let mut undecided = BTreeSet::new();
+        for (_, expiring) in unsynced.iter().filter(|(contents, _)| *contents == found) {
+            for (keyspace, (one, other)) in expiring.iter().zip(&unsynced[index].1).enumerate() {
+                let keys = one.keys().chain(other.keys());
+                let keys = keys.filter(|key| one.get(*key) != other.get(*key));
+                undecided.extend(keys.map(|key| (keyspace, Arc::clone(key))));
+            }
+        }
         unsynced.truncate(index + 1);
         self.expiring.clone_from(&unsynced[index].1);
         self.contents = found;
         self.note_synced();
+        for (index, key) in undecided {
+            let Some(keyspace) = &self.keyspaces[index] else { continue };
+            keyspace.delete(&key).unwrap();
+            self.apply(&[(index, Change::Delete(key))], false);
+        }
     }
 
     /// Compares all contents with the model, closes the database, verifies its files, reopens it and compares again.
