@@ -108,7 +108,21 @@ pub(crate) fn draw_settings(rng: &mut TestRng) -> KeyspaceSettings {
 
 /// Draws options of a database, without a policy.
 pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
-    let settings = DbSettings {
+    draw_with(rng, background, |_| {})
+}
+
+/// Draws options of a database that writes no metrics file. The thread that writes the file takes steps at all times,
+/// which histories with a limit of steps cannot distinguish from the steps of a database that hangs.
+pub(crate) fn draw_without_metrics_file(rng: &mut TestRng, background: Background) -> Options {
+    draw_with(rng, background, |settings| settings.metrics_file = None)
+}
+
+fn draw_with(
+    rng: &mut TestRng,
+    background: Background,
+    change: impl FnOnce(&mut DbSettings),
+) -> Options {
+    let mut settings = DbSettings {
         cache_bytes: *rng.choose(&[0, 4096, 8192, 64 << 10]),
         open_files_max: None,
         io_rate: None,
@@ -120,6 +134,7 @@ pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
         write_control: WriteControl::default(),
         ..DbSettings::random(rng)
     };
+    change(&mut settings);
     settings.options(background, rng.next_u64()).keyspace_defaults(draw_keyspace(rng))
 }
 

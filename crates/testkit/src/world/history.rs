@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lsmx::env::Background;
+use lsmx::metrics::OperationLatencyMetrics;
 
 use super::change::Bytes;
 use super::compare::Text;
@@ -98,7 +99,10 @@ impl History {
                 db.apply_operation(operation);
                 index += 1;
             }
-            let metrics = format!("{:?}", db.db().metrics());
+            // Each thread draws which operations it measures, so two runs measure different ones.
+            let mut metrics = db.db().metrics();
+            metrics.operation_latency = OperationLatencyMetrics::default();
+            let metrics = format!("{metrics:?}");
             db.finish(&self.last_settings);
             *counts = db.counts;
             Outcome {

@@ -227,7 +227,7 @@ impl HistoryRun {
 
     fn draw_options(&mut self, background: Background) -> Options {
         let keyspace = self.keyspace_options[0].clone();
-        options::draw(&mut self.rng, background).keyspace_defaults(keyspace)
+        options::draw_without_metrics_file(&mut self.rng, background).keyspace_defaults(keyspace)
     }
 
     fn open(&mut self) -> lsmx::Result<()> {
