@@ -87,6 +87,13 @@ fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome,
         history.operations.retain(|operation| {
             !matches!(operation, Operation::Restart(RestartKind::PowerLoss(..), _))
         });
+        // The numbers of tables, which are unique in the process, determine which blocks a full cache evicts.
+        let restarts = history.operations.iter_mut().filter_map(|operation| match operation {
+            Operation::Restart(_, settings) => Some(settings),
+            _ => None,
+        });
+        let first_and_last = [&mut history.first_settings, &mut history.last_settings];
+        restarts.chain(first_and_last).for_each(|settings| settings.cache_bytes = 8 << 20);
         play(test, &history, &mut CaseCounts::default())
     };
     seeds.map(|seed| (outcome(seed), outcome(seed))).collect()
