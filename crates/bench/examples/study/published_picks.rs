@@ -94,9 +94,9 @@ fn advance(position: &mut usize, files: usize) -> usize {
         return 0;
     }
     // If the level has become smaller than the position, the code starts again with the second file.
-    let turn = if *position > files { 1 } else { *position };
-    *position = turn + 1;
-    turn % files
+    let index = if *position > files { 1 } else { *position };
+    *position = index + 1;
+    index % files
 }
 
 #[cfg(test)]

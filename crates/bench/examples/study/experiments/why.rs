@@ -16,7 +16,7 @@ struct Variation {
     /// Title of each row. Each `{}` stands for the value of the next column of `columns`.
     title: &'static str,
     columns: &'static [&'static str],
-    /// What the rows show.
+    /// Explanation in the first row of the variation.
     reading: &'static str,
 }
 
