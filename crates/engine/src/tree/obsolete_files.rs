@@ -192,6 +192,9 @@ impl ObsoleteFiles {
 
     /// Removes and returns all queued paths, and those of the files that followers used at the last attempt, with the sizes
     /// of these files in bytes. Returns none while deletions are paused.
+    ///
+    /// The paths are sorted. Files are queued when the last version that holds them is dropped, in the order of a hash
+    /// map, and the order of deletions determines which files are left after a power loss.
     pub(crate) fn take_deletable_files(&self) -> Vec<(PathBuf, Option<u64>)> {
         let mut deletable = self.deletable.lock();
         if self.pauses.load(Ordering::Acquire) > 0 {
@@ -201,7 +204,10 @@ impl ObsoleteFiles {
         // A resume queues used files again.
         deletable.retain(|path| !used.contains_key(path));
         let queued = deletable.drain(..).map(|path| (path, None));
-        queued.chain(used.into_iter().map(|(path, bytes)| (path, Some(bytes)))).collect()
+        let used = used.into_iter().map(|(path, bytes)| (path, Some(bytes)));
+        let mut files: Vec<_> = queued.chain(used).collect();
+        files.sort_unstable();
+        files
     }
 
     /// Keeps files that followers use, with their sizes in bytes, until the next deletion.

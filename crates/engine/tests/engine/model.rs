@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx_testkit::world::{CaseCounts, History, Operation, Outcome, PRESETS, RestartKind, play};
+use lsmx_testkit::world::{CaseCounts, History, Operation, Outcome, PRESETS, play};
 use lsmx_testkit::{TestRng, case_seeds, scale, shrink_list};
 
 /// Total number of operations in runs with inline background work.
@@ -82,11 +82,6 @@ fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome,
     let seeds = case_seeds(&[], 6);
     let outcome = |seed| {
         let mut history = History::random(seed, background(seed), 2_000);
-        // The order in which obsolete files are deleted does not depend on the seed alone, and it determines which
-        // names survive a power loss.
-        history.operations.retain(|operation| {
-            !matches!(operation, Operation::Restart(RestartKind::PowerLoss(..), _))
-        });
         // The numbers of tables, which are unique in the process, determine which blocks a full cache evicts.
         let restarts = history.operations.iter_mut().filter_map(|operation| match operation {
             Operation::Restart(_, settings) => Some(settings),
