@@ -35,13 +35,14 @@ const WRITE_MAX_MS: [f64; 8] = [22.6, 17.3, 16.5, 20.6, 19.3, 19.9, 64.4, 14.3];
 
 pub(super) fn measure(results: &Results) -> Measurements {
     let (r1, r2, t1) = (results.find_part("r1"), results.find_part("r2"), results.find_part("t1"));
+    let ranges = results.find_part("t1-ranges");
     let tier_by = |strategy| {
         let of = |at, alpha| r1.strategy_figure(at, |cell| read_amplification(cell, alpha));
         let by = |alpha| (format!("α {alpha}"), divide(of(TIER, alpha), of(strategy, alpha)));
         labeled_figures([0.0, 0.4, 0.8].map(by))
     };
     let tier_ranges_by_lo1 = |s: f64| {
-        let of = |at| t1.strategy_figure(at, |cell| range_us(cell, s));
+        let of = |at| ranges.strategy_figure(at, |cell| range_us(cell, s));
         (format!("s {s:e}"), divide(of(TIER), of(LO1)))
     };
     let without_filter = |at| {
@@ -69,7 +70,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         blocks_table(r1),
         large_blocks_table(r1, results.find_part("r2-blocks")),
         times_table(t1),
-        range_times_table(t1),
+        range_times_table(ranges),
         no_filter_table(r2),
     ];
     (tables, figures)
@@ -142,13 +143,13 @@ fn times_table(t1: ResultPart<'_>) -> MarkdownTable {
     table
 }
 
-fn range_times_table(t1: ResultPart<'_>) -> MarkdownTable {
+fn range_times_table(ranges: ResultPart<'_>) -> MarkdownTable {
     let selectivities = [1e-5, 1e-4, 1e-3];
     let header = ["", "0.001 % of the data", "0.01 %", "0.1 %"];
     let caption = "Time of a range lookup in µs, by the share of the data that it reads.";
     let mut table = MarkdownTable::new(caption, header);
     for strategy in EIGHT {
-        let cell = t1.find_cell(strategy);
+        let cell = ranges.find_cell(strategy);
         let times = selectivities.map(|share| format_time(cell, &range_column(share), 1.0));
         table.add_row(strategy.name, times);
     }
