@@ -10,9 +10,11 @@
 //!    clock.
 //! 2. A reading after the year 2500 is ignored.
 //! 3. A reading that is ahead by at most the limit is accepted at once. Exception: the first reading after an open is
-//!    accepted only after later readings have agreed with it for one minute of monotonic time.
+//!    accepted only after later readings have agreed with it for `Options::clock_confirmation` of monotonic time.
 //! 4. A reading that is ahead by more than the limit is *pending*. It is accepted after later readings have agreed with
 //!    it for one hour of monotonic time.
+//!
+//! A read-only database accepts each reading before the year 2500 at once, because it drops no data.
 use std::fmt;
 use std::time::Duration;
 
@@ -26,9 +28,8 @@ pub const CLOCK_READING_END_US: u64 = 16_725_225_600_000_000;
 /// A reading beyond the limit is accepted after later readings have agreed with it for this monotonic time, in
 /// microseconds.
 const AGREEMENT_US: u64 = 3_600_000_000;
-/// The first reading after an open is accepted after later readings have agreed with it for this monotonic time, in
-/// microseconds.
-const FIRST_AGREEMENT_US: u64 = 60_000_000;
+/// Default of [`Options::clock_confirmation`](crate::Options::clock_confirmation): one minute.
+pub(crate) const CLOCK_CONFIRMATION_DEFAULT: Duration = Duration::from_secs(60);
 /// Maximum drift between wall clock and monotonic clock at which two readings agree, in microseconds.
 const DRIFT_US: u64 = 60_000_000;
 
@@ -161,6 +162,8 @@ struct JumpDetection {
     pending: Option<UnconfirmedReading>,
     /// True until the first reading has been compared with the stored time.
     is_first: bool,
+    /// Value of [`ClockRules::confirmation_us`].
+    confirmation_us: u64,
     /// True if the last reading was after the year 2500.
     is_ignoring: bool,
     reports: Vec<ClockJumpReport>,
@@ -182,6 +185,19 @@ struct UnconfirmedReading {
     elapsed_us: u64,
     /// Monotonic time for which later readings must agree, in microseconds.
     needed_us: u64,
+    /// Whether the reading was ahead by more than the limit.
+    exceeds_limit: bool,
+}
+
+/// Rules for readings that are ahead of the database clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockRules {
+    /// Largest step that the database clock follows at once, in microseconds.
+    pub(crate) jump_us_max: u64,
+    /// Monotonic time for which later readings must agree with the first one after an open, in microseconds.
+    pub(crate) confirmation_us: u64,
+    /// Whether every reading before the year 2500 is accepted at once.
+    pub(crate) follows_all_readings: bool,
 }
 
 impl SystemClock {
@@ -250,7 +266,8 @@ impl SystemClock {
 
     /// Starts the database clock at the stored time, or at the wall clock if `stored_us` is 0. Returns `stored_us`, or
     /// 0 if the stored time is ignored.
-    pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+    pub(crate) fn start_database_clock(&self, stored_us: u64, rules: ClockRules) -> u64 {
+        let jump_us_max = rules.jump_us_max;
         // The monotonic clock is read second, for the reason that `read` states.
         let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
         let mut detection = self.detection.lock();
@@ -273,7 +290,12 @@ impl SystemClock {
             stored_us => stored_us,
         };
         detection.is_first = stored_us > 0;
-        self.jump_us_max.store(jump_us_max, Ordering::Relaxed);
+        detection.confirmation_us = rules.confirmation_us;
+        let mut accepted_jump_us = jump_us_max;
+        if rules.follows_all_readings {
+            (accepted_jump_us, detection.confirmation_us) = (u64::MAX, 0);
+        }
+        self.jump_us_max.store(accepted_jump_us, Ordering::Relaxed);
         self.offset_us.store(start_us.saturating_sub(elapsed_us), Ordering::Release);
         self.is_settled.store(stored_us == 0 && is_valid, Ordering::Release);
         stored_us
@@ -340,7 +362,8 @@ impl SystemClock {
         detection.is_ignoring = false;
         let jump_us_max = self.jump_us_max.load(Ordering::Relaxed);
         let ahead_us = wall_us.saturating_sub(database_time_us);
-        let accepted_ahead_us = if detection.is_first { 0 } else { jump_us_max };
+        let needs_confirmation = detection.is_first && detection.confirmation_us > 0;
+        let accepted_ahead_us = if needs_confirmation { 0 } else { jump_us_max };
         if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpTrusted) {
             detection.pending = None;
             detection.is_first = false;
@@ -355,14 +378,15 @@ impl SystemClock {
                 let (reading_us, database_time_us) = (wall_us, database_time_us);
                 self.add_report(detection, ClockJumpReport::Ahead { reading_us, database_time_us });
             }
-            let needed_us = if exceeds_limit { AGREEMENT_US } else { FIRST_AGREEMENT_US };
-            detection.pending = Some(UnconfirmedReading { offset_us, elapsed_us, needed_us });
+            let needed_us = if exceeds_limit { AGREEMENT_US } else { detection.confirmation_us };
+            detection.pending =
+                Some(UnconfirmedReading { offset_us, elapsed_us, needed_us, exceeds_limit });
             return (database_time_us, detection.pending);
         };
         if elapsed_us.saturating_sub(pending.elapsed_us) < pending.needed_us {
             return (database_time_us, Some(pending));
         }
-        if pending.needed_us == AGREEMENT_US {
+        if pending.exceeds_limit {
             self.add_report(detection, ClockJumpReport::Accepted { reading_us: wall_us });
         }
         detection.pending = None;

@@ -29,12 +29,12 @@ use rand::rngs::SysRng;
 use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
-pub(crate) use clock::CLOCK_JUMP_MAX_DEFAULT;
 #[cfg(feature = "internals")]
 pub use clock::CLOCK_READING_END_US;
 #[cfg_attr(feature = "internals", visibility::make(pub))]
 pub(crate) use clock::ClockJumpReport;
 pub use clock::ManualClock;
+pub(crate) use clock::{CLOCK_CONFIRMATION_DEFAULT, CLOCK_JUMP_MAX_DEFAULT, ClockRules};
 use clock::{SystemClock, saturating_advance};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
 use stepped::StepScheduler;
@@ -260,10 +260,10 @@ impl Env {
     /// Starts the database clock at the time stored in the manifest, 0 if there is none. Returns the stored time, or 0
     /// if it is ignored.
     ///
-    /// Wall clock readings that are ahead by more than `jump_us_max` are not accepted at once.
-    pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+    /// `rules` determine when wall clock readings that are ahead are accepted.
+    pub(crate) fn start_database_clock(&self, stored_us: u64, rules: ClockRules) -> u64 {
         match &self.0.clock {
-            Clock::System(clock) => clock.start_database_clock(stored_us, jump_us_max),
+            Clock::System(clock) => clock.start_database_clock(stored_us, rules),
             Clock::Virtual(now_us) => {
                 now_us.fetch_max(stored_us, Ordering::AcqRel);
                 stored_us

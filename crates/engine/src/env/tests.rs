@@ -364,10 +364,12 @@ fn wait_with_real_threads_loses_no_wake_up() {
 
 #[test]
 fn database_clock_starts_at_the_stored_time() {
+    let (jump_us_max, confirmation_us) = (0, 60_000_000);
+    let rules = ClockRules { jump_us_max, confirmation_us, follows_all_readings: false };
     for background in [Background::default(), Background::Inline] {
         let env = Env::new(background, None);
         let far = env.now_us() + 1_000_000_000;
-        assert_eq!(env.start_database_clock(far, 0), far);
+        assert_eq!(env.start_database_clock(far, rules), far);
         assert!(env.database_time_us() >= far);
     }
 }

@@ -14,6 +14,7 @@ use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::deferred_drop::run_in_background;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind, lower_thread_priority};
 use crate::error::{Error, Result};
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::pick::pick_job;
 use crate::jobs::compaction::retry::{defer_error, handle_failure};
 use crate::jobs::compaction::run::run_job;
@@ -31,6 +32,8 @@ use crate::write::throttle::Throttle;
 /// Maximum time in microseconds that an idle flush thread sleeps. After each sleep, the thread syncs the WAL if a sync
 /// is due.
 const TICK_US: u64 = 1_000_000;
+/// Pause between two writes of the database clock to the manifest while values may expire, in microseconds.
+const CLOCK_STORE_US: u64 = 60_000_000;
 /// Minimum time in microseconds between two checks of trees with failed compactions.
 const RETRY_CHECK_US: u64 = 10_000;
 
@@ -246,8 +249,8 @@ impl JobScheduler {
         }
     }
 
-    /// Syncs the WAL, checks all trees and repeats failed deletions of files, if this is due. Does nothing during a
-    /// pause.
+    /// Syncs the WAL, checks all trees, repeats failed deletions of files, and stores the clock, if this is due. Does
+    /// nothing during a pause.
     fn run_periodic_work(&self) {
         // A resume waits for this work. Otherwise, an error of the work could make the database read-only after the
         // resume.
@@ -255,7 +258,34 @@ impl JobScheduler {
             self.sync_wal_if_due();
             self.flush_trigger.check_trees_if_due();
             self.state.obsolete_files.retry_failed_deletions(self.state.env.now_us());
+            self.store_clock_if_due();
         }
+    }
+
+    /// Writes the database clock to the manifest once per [`CLOCK_STORE_US`] while values may expire.
+    ///
+    /// After a kill, the next open starts the clock at the stored time. With an old time, values that had expired before
+    /// the kill would be visible again.
+    fn store_clock_if_due(&self) {
+        let state = &self.state;
+        if state.error_state.check_writable().is_err()
+            || !state.trees.read().iter().any(|tree| tree.may_expire())
+        {
+            return;
+        }
+        let time_us = state.env.database_time_us();
+        let stored_us = state.manifest.with_state(|state| state.clock_us);
+        if time_us.saturating_sub(stored_us) < CLOCK_STORE_US {
+            return;
+        }
+        let edit = VersionEdit { changes: vec![Change::ClockUs(time_us)] };
+        // After an error, the database is read-only, and the next write returns the error.
+        if let Err(error) = state.manifest.append(&edit) {
+            state.report_background_error("store the clock", None, &error);
+            state.make_read_only(error);
+            return;
+        }
+        let _ = obsolete_files::rewrite_manifest(state);
     }
 
     /// Syncs the WAL if the number or the age of its unsynced bytes exceeds the limit.

@@ -6,7 +6,10 @@ use std::time::Duration;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCacheKind;
-use crate::env::{Background, CLOCK_JUMP_MAX_DEFAULT, ManualClock, saturating_u64};
+use crate::env::{
+    Background, CLOCK_CONFIRMATION_DEFAULT, CLOCK_JUMP_MAX_DEFAULT, ClockRules, ManualClock,
+    saturating_u64,
+};
 use crate::error::{Error, Result};
 use crate::event::EventListener;
 use crate::metrics::LatencySampling;
@@ -55,6 +58,7 @@ pub struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) clock: Option<ManualClock>,
     clock_jump_max: Option<Duration>,
+    clock_confirmation: Option<Duration>,
     pub(crate) reset_clock: bool,
     pub(crate) memory_budget: Option<u64>,
     pub(crate) block_cache_bytes: Option<u64>,
@@ -136,6 +140,18 @@ impl Options {
     /// time-based triggers use. Default: 24 hours.
     pub fn clock_jump_max(mut self, jump: Duration) -> Self {
         self.clock_jump_max = Some(jump);
+        self
+    }
+
+    /// Time for which readings of the wall clock must agree after an open before the database clock follows them.
+    ///
+    /// Until then, the database clock advances from the time stored in the manifest, and values that expired while the
+    /// database was closed may be visible. The rule protects values if the wall clock is wrong just after the start of
+    /// a machine. With a zero duration, the database clock follows the first reading at once, if it is ahead by at most
+    /// [`Options::clock_jump_max`]. Use zero for processes that live for less than a minute, if their wall clock is right
+    /// when they start. A read-only database follows each reading at once, because it drops no data. Default: one minute.
+    pub fn clock_confirmation(mut self, time: Duration) -> Self {
+        self.clock_confirmation = Some(time);
         self
     }
 
@@ -415,8 +431,15 @@ impl Options {
         options
     }
 
-    pub(crate) fn clock_jump_us_max(&self) -> u64 {
-        saturating_u64(self.clock_jump_max.unwrap_or(CLOCK_JUMP_MAX_DEFAULT).as_micros())
+    /// Returns the rules of the database clock. A read-only database drops no data, so it follows all readings.
+    pub(crate) fn clock_rules(&self, read_only: bool) -> ClockRules {
+        let confirmation = self.clock_confirmation.unwrap_or(CLOCK_CONFIRMATION_DEFAULT);
+        let jump = self.clock_jump_max.unwrap_or(CLOCK_JUMP_MAX_DEFAULT);
+        ClockRules {
+            jump_us_max: saturating_u64(jump.as_micros()),
+            confirmation_us: saturating_u64(confirmation.as_micros()),
+            follows_all_readings: read_only,
+        }
     }
 
     /// Returns the size of the WAL at which a keyspace is flushed, in bytes.

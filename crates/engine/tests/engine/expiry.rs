@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use lsmx::compaction::JobReason;
 use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
-use lsmx::env::ManualClock;
+use lsmx::env::{Background, ManualClock};
+use lsmx::internals::vfs::CrashImage;
 use lsmx::limits::VALUE_BYTES_MAX;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::ExpiryMetrics;
@@ -150,7 +151,49 @@ fn value_written_after_downtime_lives_for_its_time_to_live() {
     assert_eq!(pairs(&db).len(), 0);
 }
 
-/// Writes of values that expire were once counted as deletes.
+/// The manifest once stored the clock only with flushes and compactions. After a kill, values were visible that had been
+/// expired for hours.
+#[test]
+fn value_that_expired_before_a_kill_is_absent_after_the_next_open() {
+    let disk = MemVfs::new();
+    let stepped = Background::Stepped { seed: 5, workers: 1 };
+    let db = database::open(&disk, inline().background(stepped).keyspace_defaults(small()));
+    db.default_keyspace().put_with_ttl("a", "1", SECOND * 600).unwrap();
+    db.default_keyspace().put_with_ttl("b", "2", SECOND * 7_200).unwrap();
+    db.env().pause_us(3_600 * SECOND_US);
+    assert_eq!(pairs(&db), ["b=2"]);
+    let killed = disk.crash(CrashImage::Keep, 0);
+    assert_eq!(pairs(&open(&killed, small())), ["b=2"]);
+    // The clock is stored and synced once per minute.
+    db.env().pause_us(3_000 * SECOND_US);
+    assert_eq!(pairs(&open(&disk.crash(CrashImage::Drop, 0), small())), ["b=2"]);
+    db.env().pause_us(700 * SECOND_US);
+    assert_eq!(pairs(&open(&disk.crash(CrashImage::Drop, 0), small())).len(), 0);
+}
+
+/// A read-only database once followed the wall clock only after a minute, so short reads saw expired values.
+#[test]
+fn first_reading_is_followed_at_once_if_no_data_can_be_lost_or_the_user_says_so() {
+    let (disk, clock) = (MemVfs::new(), ManualClock::new(1_800_000_000 * SECOND_US));
+    let options = || inline().clock(clock.clone()).keyspace_defaults(small());
+    let db = database::open(&disk, options());
+    db.default_keyspace().put_with_ttl("a", "1", SECOND * 10).unwrap();
+    db.close(None).unwrap();
+    drop(db);
+    clock.advance_us(3_600 * SECOND_US);
+    assert_eq!(pairs(&database::open(&disk, options())), ["a=1"], "after a minute");
+    assert_eq!(pairs(&database::open(&disk, options().read_only(true))).len(), 0);
+    let trusting = || options().clock_confirmation(Duration::ZERO);
+    assert_eq!(pairs(&database::open(&disk, trusting())).len(), 0);
+    let db = database::open(&disk, options().clock_confirmation(SECOND * 5));
+    db.default_keyspace().put_with_ttl("b", "1", SECOND * 10).unwrap();
+    db.close(None).unwrap();
+    drop(db);
+    clock.advance_us(3 * 86_400 * SECOND_US);
+    assert_eq!(pairs(&database::open(&disk, trusting())), ["b=1"], "the step exceeds a day");
+    assert_eq!(pairs(&database::open(&disk, options().read_only(true))).len(), 0);
+}
+
 /// The downtime exceeds the limit of clock jumps, so the clock follows after one hour.
 #[test]
 fn value_written_after_long_downtime_lives_for_its_time_to_live() {
@@ -189,6 +232,7 @@ fn time_to_live_does_not_count_from_a_jump_of_the_wall_clock() {
     assert_eq!(pairs(&db), ["before=1"]);
 }
 
+/// Writes of values that expire were once counted as deletes.
 #[test]
 fn metrics_count_expiring_values_as_puts_without_their_expiry_times() {
     let db = open(&MemVfs::new(), small());

@@ -478,7 +478,7 @@ fn start_clock_and_tables(
     read_only: bool,
 ) -> Result<(TableFactory, Signal)> {
     let stored_us = if options.reset_clock { 0 } else { state.clock_us };
-    state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max());
+    state.clock_us = env.start_database_clock(stored_us, options.clock_rules(read_only));
     // With a wrong clock, the database may have stored creation times in the future. Age rules for such files would
     // never apply.
     state.limit_file_times(env.creation_time_us());

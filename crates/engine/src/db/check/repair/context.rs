@@ -16,7 +16,7 @@ use crate::db::check::repair::table_writer::{RepairTables, ValueSalvager, Writte
 use crate::db::check::verify::check_descriptors;
 use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creation_number};
 use crate::db::open::log_source::LogSource;
-use crate::env::Env;
+use crate::env::{CLOCK_CONFIRMATION_DEFAULT, ClockRules, Env, saturating_u64};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::ManifestState;
@@ -60,7 +60,12 @@ impl<'a> RepairContext<'a> {
     ) -> Result<RepairContext<'a>> {
         let state = start.state.clone();
         let number = largest_number(&**vfs, dir, None)?.max(state.file_number_next);
-        env.start_database_clock(state.clock_us, u64::MAX);
+        let rules = ClockRules {
+            jump_us_max: u64::MAX,
+            confirmation_us: saturating_u64(CLOCK_CONFIRMATION_DEFAULT.as_micros()),
+            follows_all_readings: false,
+        };
+        env.start_database_clock(state.clock_us, rules);
         let tables = RepairTables {
             vfs: &**vfs,
             dir,
