@@ -30,14 +30,27 @@ impl SearchIndex {
         let db = Db::open(path, Options::default())?;
         let documents = db.keyspace("documents", KeyspaceOptions::default())?;
         let words = db.keyspace("words", KeyspaceOptions::default())?;
+        // Without documents, the postings are those of a build that did not end.
+        if documents.first()?.is_none() && words.first()?.is_some() {
+            words.clear()?;
+        }
         Ok(SearchIndex { db, documents, words })
     }
 
-    /// Builds the index of many documents. The documents are in order of their ids. Their words are not, so the second load
-    /// sorts them.
+    /// Fills an empty index. The documents are in order of their ids.
+    ///
+    /// Each of the two loads is atomic, but a crash may end the build between them. The postings are loaded first. The
+    /// next [`SearchIndex::open`] finds no documents then, and removes the postings. In the other order, the documents
+    /// would stay in the index, and no search would find them.
     fn build(&self, documents: &[(u64, String)]) -> lsmx::Result<[IngestSummary; 2]> {
+        let words = self.load_postings(documents)?;
         let by_id = documents.iter().map(|(id, text)| (id.to_be_bytes(), text));
         let texts = self.documents.bulk_load(by_id, BulkLoadOptions::default())?;
+        Ok([texts, words])
+    }
+
+    /// Loads the postings of many documents. The words are in no order, so the load sorts them.
+    fn load_postings(&self, documents: &[(u64, String)]) -> lsmx::Result<IngestSummary> {
         let mut sorting = self
             .words
             .bulk_loader(BulkLoadOptions::default().sort_memory_bytes(SORT_MEMORY_BYTES))?;
@@ -46,7 +59,7 @@ impl SearchIndex {
                 sorting.put(posting(&word, *id), [])?;
             }
         }
-        Ok([texts, sorting.finish()?])
+        sorting.finish()
     }
 
     /// Adds a document atomically.
@@ -122,4 +135,22 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
 #[test]
 fn runs() -> Result<(), Box<dyn Error>> {
     main()
+}
+
+#[test]
+fn build_that_did_not_end_is_removed_by_the_next_open() -> Result<(), Box<dyn Error>> {
+    let dir = tempfile::tempdir()?;
+    let documents = [(7, "A red fox.".to_owned())];
+    let interrupted = SearchIndex::open(dir.path())?;
+    interrupted.load_postings(&documents)?;
+    assert_eq!(interrupted.words.iter().count(), 3);
+    drop(interrupted);
+
+    let index = SearchIndex::open(dir.path())?;
+    assert!(index.search(&["red"])?.is_empty());
+    index.build(&documents)?;
+    drop(index);
+    let index = SearchIndex::open(dir.path())?;
+    assert_eq!(index.search(&["red"])?, BTreeSet::from([7]));
+    Ok(())
 }
