@@ -65,6 +65,9 @@ pub enum Preset {
     Leveled,
     /// FIFO: the oldest files are dropped. This policy drops data by design.
     ///
+    /// A file is dropped only if no open snapshot is newer than its oldest entry. Snapshots and transactions of all
+    /// keyspaces count. While they overlap without a gap, the policy drops no file, and the tree exceeds its limits.
+    ///
     /// Source: RocksDB, "FIFO compaction style".
     Fifo,
 }

@@ -127,6 +127,10 @@ impl fmt::Debug for FilterValue<'_> {
 /// The engine discards the decisions of a compaction that fails, and passes a changed value again in later compactions.
 /// The application must therefore accept the original value as well as the filtered one.
 ///
+/// While a snapshot is open, only values that were written after it are passed. A transaction in any keyspace keeps a
+/// snapshot until it ends. If snapshots and transactions overlap without a gap, compactions pass almost no values, and
+/// the filter has no effect.
+///
 /// A value may be passed although a newer version of its key exists in a memtable or in another run. Readers do not
 /// see such a value. In a keyspace with a merge operator, a value is passed only if no newer entry of its key is found in
 /// memtables, tables and the operand store. Operands that are written later are merged with the result of the filter.
@@ -134,8 +138,10 @@ impl fmt::Debug for FilterValue<'_> {
 /// # Removals and changes
 /// A removal or a change is not a commit: it has no sequence number of its own, and guards ignore it. The results of
 /// reads through a snapshot or an iterator do not change. A snapshot that is taken during a compaction may see a
-/// removed or changed value. If the snapshot is open when the compaction ends, the engine repeats the merge without the
-/// filter.
+/// removed or changed value. If such a snapshot, or that of a transaction, is open when the compaction ends, the engine
+/// discards the results and repeats the merge without the filter.
+/// [`CompactionFilterMetrics::repeated_merges`](crate::metrics::CompactionFilterMetrics::repeated_merges) counts these
+/// repetitions.
 ///
 /// # Errors
 /// If a filter fails or panics, the compaction keeps the value and continues. The event

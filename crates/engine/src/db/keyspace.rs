@@ -267,8 +267,16 @@ impl Keyspace {
     ///
     /// `update` returns an [`Update`], the new value, or an `Option` of the new value. `None` deletes the key. `update`
     /// is called again if another commit writes the key, so it must have no side effects. It may use the database. If
-    /// it writes the same key in each call, `fetch_update` never returns. If it panics, the key is unchanged. The
-    /// deadline of [`Keyspace::with_write_options`] applies to each attempt.
+    /// it panics, the key is unchanged.
+    ///
+    /// The number of attempts is not limited, and the deadline of [`Keyspace::with_write_options`] applies to each
+    /// attempt. `fetch_update` therefore never returns if each call of `update` writes the same key, or if each call
+    /// takes longer than the [write history](WriteBatch::guard) covers.
+    ///
+    /// Concurrent updates of one key wait for each other. All keys of the database share 64 locks, so updates of
+    /// different keys may wait too. An update holds its lock during all attempts, including `update`, the commit and the
+    /// sync of [`Durability::Sync`](crate::Durability::Sync). An update waits for the lock at most 20 ms, and then
+    /// continues without it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -317,10 +325,13 @@ impl Keyspace {
     /// Sets and stores another compaction policy, as [`Keyspace::set_options`] does.
     ///
     /// Data is not rewritten at once. The jobs of the new policy reshape the tree in the background. A policy that
-    /// drops data, such as `fifo`, starts to do so.
+    /// drops data, such as `fifo`, starts to do so. `fifo` drops no file while a snapshot or a transaction of any
+    /// keyspace is open that is newer than the oldest entry of the file.
     ///
     /// # Errors
-    /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::KeyspaceDropped`];
+    /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::Contradiction`] if the
+    /// keyspace has a bound `delete_persistence`, and the policy is `fifo` or a custom policy; [`Error::InvalidOption`]
+    /// if the name of a custom policy is empty or has more than 255 bytes; [`Error::NoOperandStore`]; [`Error::KeyspaceDropped`];
     /// [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause; [`Error::Closed`].
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
         let policy = policy.into();
@@ -351,7 +362,9 @@ impl Keyspace {
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for a value out of bounds or another operand store; [`Error::Contradiction`] for two
-    /// options that exclude each other, or another merge operator; the errors of [`Keyspace::set_policy`].
+    /// options that exclude each other, as listed for [`Db::keyspace`](crate::Db::keyspace), or another merge operator;
+    /// [`Error::NoCompactionPolicy`] or [`Error::UnreadablePolicy`] if the stored policy needs to be set and was not
+    /// set; the errors of [`Keyspace::set_policy`].
     pub fn set_options(
         &self,
         change: impl FnMut(KeyspaceOptions) -> KeyspaceOptions,
@@ -601,6 +614,10 @@ impl Keyspace {
 
     /// Adds external tables to this keyspace, all or nothing; see [`Db::ingest`](crate::Db::ingest).
     ///
+    /// The files are linked into the database directory if the file system supports it. A linked file must not be
+    /// modified after the call: a write to its old path damages the table of the database. `Db::ingest` with
+    /// [`IngestOptions::copy_files`] copies the files.
+    ///
     /// # Errors
     /// The errors of [`Db::ingest`](crate::Db::ingest).
     pub fn ingest<P: AsRef<Path>>(
@@ -631,6 +648,12 @@ impl Keyspace {
     /// together at one sequence number; see [`Db::ingest`](crate::Db::ingest). Without
     /// [`BulkLoadOptions::sort_memory_bytes`], the keys must be distinct and in ascending order.
     /// [`Keyspace::bulk_loader`] accepts entries one by one.
+    ///
+    /// Three options of the keyspace do not apply:
+    /// - `default_ttl`: loaded values never expire.
+    /// - `value_separation`: values of any size are written to the tables. Compactions that rewrite a table separate
+    ///   its values.
+    /// - `filter_bits`: filters have 8 bits per key, until a compaction rewrites the table.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -675,7 +698,7 @@ impl Keyspace {
     /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.
     ///
     /// Memtables are flushed to the store first. Later opens do not need the store. Without a store the call has
-    /// no effect. During the call [`Db::snapshot`](crate::Db::snapshot) waits.
+    /// no effect. During the call, [`Db::snapshot`](crate::Db::snapshot) and the starts of transactions wait.
     ///
     /// # Errors
     /// [`Error::SnapshotsHeld`] if a snapshot exists; [`Error::NoOperandStore`]; [`Error::KeyspaceDropped`];
@@ -789,9 +812,12 @@ impl WriteBatch {
     ///
     /// The write fails with [`Error::Conflict`] if the key was written or deleted after `read_seq`. It fails with
     /// [`Error::ConflictUnknown`] if `read_seq` is older than the recent history, or than an ingest whose key range
-    /// contains the key. In both cases the caller reads the key again and retries. The history consists of the
-    /// memtables and of hashes of flushed keys. The hashes use at most 16 MiB, and at most 1/16 of the memory budget.
-    /// Under ordinary load, the history covers the last second.
+    /// contains the key. In both cases the caller reads the key again and retries.
+    ///
+    /// The history consists of the memtables and of hashes of flushed keys. All keyspaces share the memory for hashes:
+    /// 16 MiB, or 1/16 of a memory budget below 256 MiB. A flushed key needs 12 bytes, so 16 MiB are enough for the last
+    /// 1.4 million. After the first range read of a transaction, a key needs 24 bytes. At most 1,024 flushes are kept,
+    /// and a flush that alone exceeds the memory is not recorded. Under ordinary load, the history covers the last second.
     pub fn guard(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,

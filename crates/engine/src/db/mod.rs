@@ -186,19 +186,35 @@ impl Db {
         Keyspace::new(Arc::clone(&self.handle), Arc::clone(&self.inner().default_tree))
     }
 
-    /// Opens a keyspace, or creates it.
+    /// Opens a keyspace, or creates it, and sets all its options.
     ///
-    /// The options apply until the next call or until the database is closed; [`Keyspace::options`] returns them.
-    /// The policy and the names of merge operator and operand store are stored. They stay the same if `options`
-    /// does not set them.
+    /// If the keyspace is already open, all its handles have the new options. An option that `options` does not set gets
+    /// its default: a second call with `KeyspaceOptions::default()` removes `default_ttl`, `delete_persistence`,
+    /// `compaction_filter` and `value_separation` of the first call. Only the policy, the merge operator and the operand
+    /// store stay the same if `options` does not set them.
+    ///
+    /// To get another handle and keep the options, call [`Db::open_keyspace`] with `None`. [`Keyspace::set_options`]
+    /// changes single options.
+    ///
+    /// The options apply until the next call or until the database is closed; [`Keyspace::options`] returns them. The
+    /// database stores only the policy and the names of merge operator and operand store. After each open of the
+    /// database, a call must therefore set the other options again.
     ///
     /// # Errors
-    /// - [`Error::Contradiction`] if the keyspace has another merge operator or operand store.
-    /// - [`Error::NoOperandStore`] if it needs an operand store that is not set, or the error of opening the store.
+    /// - [`Error::Contradiction`] if the keyspace has another merge operator or operand store, or if two options
+    ///   exclude each other: `default_ttl` and a merge operator or an operand store; `delete_persistence` and a policy
+    ///   or an operand store that does not support it; `memtable_bytes` above [`Options::memtable_bytes_max`] without a
+    ///   memory budget; `table_bytes` below `block_bytes`.
+    /// - [`Error::InvalidOption`] for an empty name, a name of more than 255 bytes, or an option out of range.
+    /// - [`Error::Policy`] if a parameter of the policy is relative to the run of an experiment.
     /// - [`Error::NoCompactionPolicy`] if it has a custom policy that is not set, and [`Error::UnreadablePolicy`] if its
     ///   stored policy cannot be read.
+    /// - [`Error::NoOperandStore`] if it needs an operand store that is not set, or the error of opening the store,
+    ///   such as [`Error::TooFewDescriptors`]. [`Error::Corrupt`] and [`Error::Io`] if the log segments that are kept
+    ///   for the store cannot be read, or their data cannot be written. [`Error::Io`] if no thread can be started for
+    ///   the store.
     /// - [`Error::Reentrant`] if an event listener makes the call and log segments are kept for the store.
-    /// - [`Error::InvalidOption`] for an empty name, a name of more than 255 bytes, or an option out of range.
+    /// - [`Error::OpenedReadOnly`] if the keyspace does not exist and the database was opened read-only.
     /// - [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let tree = open_keyspace::open_keyspace(self.inner(), name, options, true)?;
@@ -398,6 +414,12 @@ impl Db {
     /// It becomes a table of the deepest level in which it overlaps no file, so that it usually needs no compaction.
     /// Files of one keyspace must not overlap each other. [`ExternalTableWriter`] writes the files.
     ///
+    /// A linked file must not be modified after the ingest, also not under its old path: a write to the path damages the
+    /// table of the database. The old path may be removed. [`IngestOptions::copy_files`] copies each file instead.
+    ///
+    /// The option `default_ttl` does not apply: ingested values never expire. Values of any size stay in the tables
+    /// until a compaction rewrites them, also with `value_separation`.
+    ///
     /// Memtables that overlap a file are flushed first. Commits wait during the last step, which syncs the manifest
     /// once. Existing snapshots and iterators do not see the entries. A guard or a transaction that is older than the
     /// ingest fails with [`Error::ConflictUnknown`] if its keys overlap the ingested key range. This range extends from
@@ -450,6 +472,13 @@ impl Db {
     ///
     /// [`Db::transact`] also commits the transaction, and retries it after a conflict.
     ///
+    /// The commit of a long transaction may fail with [`Error::ConflictUnknown`] although no other commit has written
+    /// its keys: the write history of a keyspace may no longer reach back to the start of the transaction.
+    /// [`WriteBatch::guard`] states the size of the history. A retry cannot succeed while each attempt takes longer than
+    /// the history covers.
+    ///
+    /// The call may wait, and returns no error, like [`Db::snapshot`].
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
@@ -470,14 +499,22 @@ impl Db {
     /// Starts a transaction that locks the keys that it writes or reads with
     /// [`get_for_update`](Transaction::get_for_update).
     ///
-    /// Use it if several transactions often write the same keys: they wait for each other instead of failing at the
-    /// commit. The end of the transaction releases its locks. A call waits at most `timeout` for a key, and then fails
-    /// with [`Error::LockTimeout`]. If the wait would cause a deadlock, the call fails with [`Error::Deadlock`].
+    /// Use it if several transactions often write the same keys: they wait for each other instead of failing with
+    /// [`Error::Conflict`]. The end of the transaction releases its locks. A call waits at most `timeout` for a key, and
+    /// then fails with [`Error::LockTimeout`]. If the wait would cause a deadlock, the call fails with
+    /// [`Error::Deadlock`].
     ///
     /// `get_for_update` returns the newest value of the key. All other reads show the state at the start of the
     /// transaction, except for keys that it has locked. Writes outside of locking transactions ignore the locks. The
     /// commit therefore checks all reads, like the commit of a [`Db::transaction`]. It fails with [`Error::Conflict`]
     /// if another commit has written a key that was read. Range deletes lock nothing.
+    ///
+    /// Locks do not prevent [`Error::ConflictUnknown`]. The commit fails with it if the [write
+    /// history](WriteBatch::guard) no longer reaches back to a read. This happens if the transaction works longer than
+    /// the history covers, while other keys are written and flushed. The time of a read is that of the
+    /// first call that reads the locked key; for keys that are not locked, it is the start of the transaction.
+    ///
+    /// The call may wait, and returns no error, like [`Db::snapshot`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -551,6 +588,16 @@ impl Db {
     }
 
     /// Returns a consistent, unchanging view of all keyspaces.
+    ///
+    /// The call waits, without a limit, while a job removes entries that the snapshot would see:
+    /// - while the policy `fifo` drops a file, or the result of a compaction filter is installed. Both take about one
+    ///   sync of the manifest.
+    /// - during a whole [`Keyspace::operands_to_tree`] of any keyspace.
+    ///
+    /// After a [`Db::close`], the call still returns a snapshot. Reads through it fail with [`Error::Closed`].
+    ///
+    /// While a snapshot is open, compactions keep the entries that it sees, `fifo` drops no file with such entries, and
+    /// compaction filters change none of them.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.inner().begin_operation();
@@ -731,9 +778,12 @@ impl Db {
     /// Publishes all metrics to the recorder of the crate [`metrics`](https://docs.rs/metrics). `labels` are added to
     /// the labels of each metric.
     ///
-    /// The program calls this method periodically. Names and labels are those of [`Metrics::to_prometheus`]. Counters
-    /// in seconds, and sums and quantiles of durations, are published as gauges, because counters of a recorder are
-    /// integers.
+    /// The program calls this method periodically. Names and labels are those of [`Metrics::to_prometheus`], which also
+    /// states the forbidden names of `labels`. Counters in seconds, and sums and quantiles of durations, are published
+    /// as gauges, because counters of a recorder are integers.
+    ///
+    /// The call never removes a series from the recorder. The series of a dropped or renamed keyspace, and of a replaced
+    /// policy, keep their last values. An exporter with an idle timeout can remove them.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -606,6 +606,10 @@ impl Metrics {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The names in `labels` must be valid label names, distinct, and different from the labels of the metrics: `by`,
+    /// `cause`, `job`, `keyspace`, `kind`, `le`, `level`, `policy` and `quantile`. The method does not check them.
+    /// Prometheus rejects the whole text if a sample has two labels of one name.
     #[must_use]
     pub fn to_prometheus(&self, labels: &[(&str, &str)]) -> String {
         prometheus::render_text(self, labels)

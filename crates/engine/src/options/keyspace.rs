@@ -143,8 +143,11 @@ impl KeyspaceOptions {
 
     /// Size at which a memtable is sealed and flushed, in bytes, at least 1 KiB.
     ///
-    /// Larger memtables mean fewer flushes and less compaction, but more memory and a longer recovery.
-    /// Default: 64 MiB.
+    /// Larger memtables mean fewer flushes and less compaction, but more memory and a longer recovery. The engine
+    /// reduces larger values: with a memory budget to half of the memory for memtables, and together with
+    /// [`KeyspaceOptions::operand_store`] to 1 GiB. Without a budget, a value above
+    /// [`Options::memtable_bytes_max`](crate::Options::memtable_bytes_max) is refused with [`Error::Contradiction`].
+    /// [`Keyspace::options`](crate::Keyspace::options) returns the size in use. Default: 64 MiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.memtable_bytes = bytes;
         self
@@ -156,16 +159,17 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Target size of a table that a compaction writes, in bytes.
+    /// Target size of a table that a compaction writes, in bytes, at least [`KeyspaceOptions::block_bytes`].
     ///
-    /// Smaller tables mean less compaction, because a job rewrites whole tables, but more files. Default: the size of a
-    /// memtable, but at least 8 MiB and at most 64 MiB.
+    /// Smaller tables mean less compaction, because a job rewrites whole tables, but more files. With a memory budget,
+    /// the engine reduces larger values to 1/16 of the budget. Default: the size of a memtable, but at least 8 MiB and
+    /// at most 64 MiB.
     pub fn table_bytes(mut self, bytes: u64) -> Self {
         self.table_bytes = Some(bytes);
         self
     }
 
-    /// Target size of a data block before compression, in bytes.
+    /// Target size of a data block before compression, in bytes, 64 bytes to 16 MiB.
     ///
     /// Larger blocks make the index smaller, but a lookup reads more bytes. Default: 4096.
     pub fn block_bytes(mut self, bytes: u32) -> Self {
@@ -173,7 +177,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Number of entries between restart points of a data block. Default: 16.
+    /// Number of entries between restart points of a data block, 1 to 4096. Default: 16.
     pub fn restart_interval(mut self, entries: u32) -> Self {
         self.restart_interval = entries;
         self
@@ -295,7 +299,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Time to live of values that are written without an expiry time. `None` disables it. Default: none.
+    /// Time to live of values that are written without an expiry time, at least 1 µs. `None` disables it. Default: none.
     ///
     /// It applies to puts and to the results of updates, including those in batches, that are written while the option
     /// is set. It does not apply to existing values, to bulk loads and to ingested files. A keyspace with a merge

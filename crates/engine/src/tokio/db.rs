@@ -103,7 +103,10 @@ impl Db {
         self.wrap_keyspace(self.as_blocking().default_keyspace())
     }
 
-    /// Returns the keyspace with this name. Creates it with `options` if it does not exist.
+    /// Opens a keyspace, or creates it, and sets all its options, see [`crate::Db::keyspace`].
+    ///
+    /// The call also replaces the options of a keyspace that is already open. To get another handle and keep the
+    /// options, call [`Db::open_keyspace`] with `None`.
     ///
     /// # Errors
     /// Same as [`crate::Db::keyspace`].
@@ -112,7 +115,7 @@ impl Db {
         Ok(self.wrap_keyspace(self.run_blocking(move |db| db.keyspace(&name, options)).await?))
     }
 
-    /// Returns the keyspace with this name, which must exist.
+    /// Opens a keyspace that must exist. `None` keeps its current options.
     ///
     /// # Errors
     /// Same as [`crate::Db::open_keyspace`].
@@ -190,8 +193,8 @@ impl Db {
         self.inner.write(batch, options.into()).await
     }
 
-    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a manifest edit that removes live entries is
-    /// installed.
+    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a job removes entries that the transaction would
+    /// see, such as a whole [`crate::Keyspace::operands_to_tree`]; see [`crate::Db::snapshot`].
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`] if the call must wait and the runtime is shut down.
@@ -201,7 +204,7 @@ impl Db {
     }
 
     /// Starts a transaction that locks keys, see [`crate::Db::locking_transaction`]. Its calls wait for the lock of a
-    /// key for at most `timeout`. A waiting call occupies no thread.
+    /// key for at most `timeout`. A waiting call occupies no thread. Waits like [`Db::transaction`].
     ///
     /// # Errors
     /// Same as [`Db::transaction`].
@@ -261,7 +264,8 @@ impl Db {
         }
     }
 
-    /// Returns a snapshot of all keyspaces. Waits while a manifest edit that removes live entries is installed.
+    /// Returns a snapshot of all keyspaces, see [`crate::Db::snapshot`]. Waits while a job removes entries that the
+    /// snapshot would see, such as a whole [`crate::Keyspace::operands_to_tree`].
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`] if the call must wait and the runtime is shut down.

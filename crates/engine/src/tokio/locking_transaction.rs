@@ -98,8 +98,7 @@ impl LockingTransaction {
     /// Locks a key and returns its newest value.
     ///
     /// # Errors
-    /// See [`crate::Transaction::get`]; [`Error::LockTimeout`](crate::Error::LockTimeout),
-    /// [`Error::Deadlock`](crate::Error::Deadlock).
+    /// See [`crate::Transaction::get_for_update`].
     pub async fn get_for_update(
         &self,
         keyspace: &Keyspace,
@@ -155,8 +154,7 @@ impl LockingTransaction {
     /// Locks a key and writes a value.
     ///
     /// # Errors
-    /// See [`crate::Transaction::put`]; [`Error::LockTimeout`](crate::Error::LockTimeout),
-    /// [`Error::Deadlock`](crate::Error::Deadlock). The transaction stays usable, without this write.
+    /// See [`crate::Transaction::put`].
     pub async fn put(
         &self,
         keyspace: &Keyspace,

@@ -9,6 +9,9 @@
 //! The transaction then has the same result as if it had run at the moment of its commit. Transactions without writes and locks
 //! are not checked: their result is that of a run at the moment of their snapshot.
 //!
+//! Guards do not check expiry. A value that a transaction has read may have expired before its commit. The result may then
+//! differ from that of a run at the moment of the commit.
+//!
 //! A locking transaction also locks each key that it writes or reads for update (`lock_table.rs`). A read for update
 //! returns the newest value of the key, so that writes of an earlier owner of the lock cause no conflict. The commit
 //! still checks guards, because other writers do not use the locks.
@@ -51,8 +54,12 @@ use crate::write::group::check_reads;
 ///
 /// [`Db::transaction`](crate::Db::transaction) starts a transaction. Reads see the state of the database at the start, and the
 /// writes of the transaction itself. [`Transaction::commit`] fails with [`Error::Conflict`](crate::Error::Conflict) if another
-/// commit has written a key or a range that the transaction read. [`Db::transact`](crate::Db::transact) then retries. Committed
-/// transactions are serializable. A transaction without writes and without locks never fails because of a conflict.
+/// commit has written a key or a range that the transaction read. [`Db::transact`](crate::Db::transact) then retries. A
+/// transaction without writes and without locks never fails because of a conflict.
+///
+/// Committed transactions are serializable, with one exception: the commit does not check whether values have expired. A
+/// transaction may read a value and commit after the value has expired, although a transaction that has committed before it
+/// found no value.
 ///
 /// All reads decide at the time of the start which values have expired. A transaction with locks decides at the time of the
 /// call if it reads a key that it has locked.
@@ -60,8 +67,9 @@ use crate::write::group::check_reads;
 /// Dropping a transaction discards it. A transaction keeps a [`Snapshot`] until it ends.
 ///
 /// The writes of a transaction, and the keys and ranges that it has read, stay in memory until it ends. All transactions
-/// together may use a quarter of the block cache of a database with a [memory budget](crate::Options::memory_budget), and
-/// 8 GiB without one. A call that would exceed the limit fails with [`Error::TooLarge`](crate::Error::TooLarge). The encoded
+/// together may use a quarter of the block cache, but at least 256 KiB, of a database with a [memory
+/// budget](crate::Options::memory_budget), and 8 GiB without one. The first 16 KiB of each transaction do not count in this
+/// limit and in the budget. A call that would exceed the limit fails with [`Error::TooLarge`](crate::Error::TooLarge). The encoded
 /// writes of one transaction are limited to [`BATCH_BYTES_MAX`](crate::limits::BATCH_BYTES_MAX). To read many keys without
 /// writes, use a [`Snapshot`].
 ///
@@ -164,7 +172,7 @@ impl Transaction {
     ///
     /// # Errors
     /// The errors of [`Transaction::get`]; in a locking transaction [`Error::LockTimeout`](crate::Error::LockTimeout) and
-    /// [`Error::Deadlock`](crate::Error::Deadlock).
+    /// [`Error::Deadlock`](crate::Error::Deadlock). After any other error, a locking transaction may have locked the key.
     pub fn get_for_update(
         &self,
         keyspace: &Keyspace,
@@ -243,7 +251,9 @@ impl Transaction {
     /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace),
     /// [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped), [`Error::OpenedReadOnly`](crate::Error::OpenedReadOnly),
     /// [`Error::Closed`](crate::Error::Closed); in a locking transaction [`Error::LockTimeout`](crate::Error::LockTimeout)
-    /// and [`Error::Deadlock`](crate::Error::Deadlock). The transaction stays usable, without this write.
+    /// and [`Error::Deadlock`](crate::Error::Deadlock). The transaction stays usable, without this write. A locking
+    /// transaction may have locked the key before another error, such as `TooLarge`. The key then stays locked until the
+    /// transaction ends.
     pub fn put(
         &self,
         keyspace: &Keyspace,
@@ -340,7 +350,7 @@ impl Transaction {
     }
 
     /// Discards all writes after a savepoint. Later savepoints become invalid. The commit still checks the reads after the
-    /// savepoint.
+    /// savepoint, and keys stay locked.
     ///
     /// The next read takes time in proportion to the remaining writes.
     ///
@@ -366,6 +376,11 @@ impl Transaction {
     }
 
     /// Commits all writes, if no other commit has written a key or a range that the transaction read.
+    ///
+    /// The end of the call releases all locks, also after an error. After [`Error::Undecided`](crate::Error::Undecided), the
+    /// writes may become visible later, when the keys are no longer locked. Another transaction may then lock a key and read
+    /// its old value. The commit of that transaction fails with [`Error::Conflict`](crate::Error::Conflict) if the writes have
+    /// taken effect before it.
     ///
     /// A transaction without writes syncs nothing. Its reads are checked only if it is a locking transaction. In other
     /// transactions, all reads show the same state.
@@ -393,8 +408,8 @@ impl Transaction {
     /// # Errors
     /// - [`Error::Conflict`](crate::Error::Conflict): another commit has written a key that was read. The transaction is not
     ///   committed.
-    /// - [`Error::ConflictUnknown`](crate::Error::ConflictUnknown): the transaction is older than the write history of a
-    ///   keyspace; see [`WriteBatch::guard`]. The history for ranges begins with the first range that a transaction reads after
+    /// - [`Error::ConflictUnknown`](crate::Error::ConflictUnknown): a read is older than the write history of its keyspace; see
+    ///   [`WriteBatch::guard`]. Locks do not prevent this error. The history for ranges begins with the first range that a transaction reads after
     ///   the open. The error also occurs if the transaction has read keys in the key range of a later ingest. The transaction
     ///   is not committed.
     /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): a keyspace that was read or written has been dropped.
