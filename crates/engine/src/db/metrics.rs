@@ -9,9 +9,10 @@ use crate::event::PersistenceHolder;
 use crate::format::BlockKind;
 use crate::jobs::delete_persistence::find_overdue_data;
 use crate::metrics::{
-    BackgroundIoMetrics, CacheMetrics, DeletePersistenceMetrics, DescriptorMetrics, DiskMetrics,
-    FoldMetrics, HeldMetrics, JobIoMetrics, KeyspaceMetrics, LevelWriteMetrics, MemoryMetrics,
-    MergeMetrics, Metrics, ReadMetrics, RunningJobMetrics, WalMetrics,
+    BackgroundIoMetrics, CacheMetrics, CompactionDebtMetrics, DeletePersistenceMetrics,
+    DescriptorMetrics, DiskMetrics, FoldMetrics, HeldMetrics, JobIoMetrics, KeyspaceMetrics,
+    LevelWriteMetrics, MemoryMetrics, MergeMetrics, Metrics, ReadMetrics, RunningJobMetrics,
+    WalMetrics,
 };
 use crate::state::DbState;
 use crate::tree::Tree;
@@ -223,6 +224,12 @@ fn keyspace_metrics(state: &DbState, tree: &Tree, now_us: u64) -> KeyspaceMetric
         metrics.value_log.blob_referenced_bytes += used.bytes;
     }
     metrics.delete_persistence = delete_persistence_metrics(state, tree);
+    let debt = tree.debt();
+    metrics.compaction_debt = CompactionDebtMetrics {
+        pending_bytes: debt.pending_bytes,
+        headroom_bytes: (debt.pending_bytes > 0).then_some(debt.headroom_bytes),
+        write_rate_max: tree.admitted_write_rate(),
+    };
     let files = shape.levels.iter().flat_map(|level| level.files());
     let with_tombstones = files.filter(|file| file.tombstones > 0);
     let oldest_tombstone_us = with_tombstones.filter_map(|file| file.oldest_tombstone_us).min();

@@ -476,6 +476,19 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
     counter("lsmx_blob_relocated_bytes_total", "Bytes of relocated values.", |m| {
         m.value_log.relocated_bytes
     }),
+    gauge("lsmx_compaction_debt_bytes", "Bytes that compactions have to write.", |m| {
+        m.compaction_debt.pending_bytes
+    }),
+    gauge_of(
+        "lsmx_compaction_headroom_bytes",
+        "Bytes of writes until the policy stops writes, if there is debt.",
+        MetricReader::Optional(|m| m.compaction_debt.headroom_bytes),
+    ),
+    gauge_of(
+        "lsmx_write_rate_max_bytes",
+        "Maximum rate of writes in bytes per second, if it is limited.",
+        MetricReader::Optional(|m| m.compaction_debt.write_rate_max),
+    ),
     counter("lsmx_write_stalls_total", "Writes that waited for any cause.", |m| m.stalls.count),
     seconds("lsmx_write_stall_seconds_total", "Total wait of these writes.", |m| m.stalls.us_total),
     gauge_of(

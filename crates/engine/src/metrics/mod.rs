@@ -126,6 +126,18 @@ pub struct StallCauseMetrics {
     pub us_max: u64,
 }
 
+/// Compaction debt of a tree after the last job, and the limit of the write rate that follows from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CompactionDebtMetrics {
+    /// Bytes that compactions have to write before L0 has room for further flushes.
+    pub pending_bytes: u64,
+    /// Bytes of writes until the policy stops writes. `None` without debt.
+    pub headroom_bytes: Option<u64>,
+    /// Maximum rate of writes in bytes per second. `None` if the throttle does not limit it.
+    pub write_rate_max: Option<u64>,
+}
+
 /// Writes that waited, or were delayed by the throttle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -397,6 +409,8 @@ pub struct KeyspaceMetrics {
     pub operand_store: Option<OperandMetrics>,
     /// Blob files.
     pub value_log: ValueLogMetrics,
+    /// Compaction debt.
+    pub compaction_debt: CompactionDebtMetrics,
     /// Writes that waited.
     pub stalls: StallMetrics,
     /// Age of the oldest tombstone in a table, in microseconds.

@@ -214,6 +214,10 @@ fn write_keyspace(
         write!(f, "(space amp. {amplification}); {written} written, {collections} garbage ")?;
         writeln!(f, "collections moved {moved}, {relocated} relocated")?;
     }
+    if let Some(headroom) = keyspace.compaction_debt.headroom_bytes {
+        let [pending, headroom] = [keyspace.compaction_debt.pending_bytes, headroom].map(Bytes);
+        writeln!(f, "  compaction debt {pending}, {headroom} until writes stop")?;
+    }
     if stalls.throttle_us_total > 0 {
         writeln!(f, "  writes throttled for {}", Micros(stalls.throttle_us_total))?;
     }

@@ -57,7 +57,9 @@ mod tests {
 
     use super::*;
     use crate::format::BlockKind;
-    use crate::metrics::{CacheMetrics, FilterCounts, KeyspaceMetrics, LevelMetrics};
+    use crate::metrics::{
+        CacheMetrics, CompactionDebtMetrics, FilterCounts, KeyspaceMetrics, LevelMetrics,
+    };
     use crate::operand_store::OperandMetrics;
 
     /// A line of a sample.
@@ -155,6 +157,11 @@ mod tests {
             policy: "leveled".to_owned(),
             operand_store: Some(OperandMetrics::default()),
             oldest_tombstone_age_us: Some(0),
+            compaction_debt: CompactionDebtMetrics {
+                headroom_bytes: Some(0),
+                write_rate_max: Some(0),
+                ..CompactionDebtMetrics::default()
+            },
             levels: vec![LevelMetrics::default()],
             ..KeyspaceMetrics::default()
         };

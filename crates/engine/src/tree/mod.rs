@@ -26,7 +26,9 @@ use std::collections::HashSet;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
-use lsmx_compaction::{CompactionPolicy, DeletePersistence, FileId, Level, RunningJobs, TreeShape};
+use lsmx_compaction::{
+    CompactionPolicy, Debt, DeletePersistence, FileId, Level, RunningJobs, TreeShape,
+};
 
 use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};
@@ -238,6 +240,9 @@ pub(crate) struct Tree {
     /// Admitted write rate in bytes per second. 0 if the rate is not limited. Set together with `stopped` after each
     /// change of the tree shape.
     admitted_write_rate: AtomicU64,
+    /// Compaction debt when `admitted_write_rate` was set.
+    debt_pending_bytes: AtomicU64,
+    debt_headroom_bytes: AtomicU64,
     /// Whether the tree has reached the hard stop of its policy.
     stopped: AtomicBool,
     /// Number of released snapshots when the last check found files that only snapshots need. [`NOT_HELD`] if it found
@@ -317,6 +322,8 @@ impl Tree {
             iterators,
             is_ingest_waiting: AtomicBool::new(false),
             admitted_write_rate: AtomicU64::new(0),
+            debt_pending_bytes: AtomicU64::new(0),
+            debt_headroom_bytes: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
             due_us: AtomicU64::new(NEVER_US),
@@ -665,6 +672,20 @@ impl Tree {
     pub(crate) fn set_backpressure(&self, admitted_write_rate: u64, stopped: bool) {
         self.admitted_write_rate.store(admitted_write_rate, Ordering::Relaxed);
         self.stopped.store(stopped, Ordering::Release);
+    }
+
+    /// Sets the compaction debt for metrics.
+    pub(crate) fn set_debt(&self, debt: Debt) {
+        self.debt_pending_bytes.store(debt.pending_bytes, Ordering::Relaxed);
+        self.debt_headroom_bytes.store(debt.headroom_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the last value that was passed to [`Tree::set_debt`].
+    pub(crate) fn debt(&self) -> Debt {
+        Debt {
+            pending_bytes: self.debt_pending_bytes.load(Ordering::Relaxed),
+            headroom_bytes: self.debt_headroom_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// Sets whether writes must wait until an ingest has ended.

@@ -47,6 +47,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
                 state.work.schedule_tree_check(now_us.saturating_add(parts.check_us()));
             }
             let debt = subtract_memtable_bytes(tree, debt);
+            tree.set_debt(debt);
             tree.set_backpressure(throttle.admitted_write_rate(debt), must_stop_writes);
         }
         // The previous results of the policy remain in effect until the next job ends or the policy is called again.
@@ -149,6 +150,13 @@ mod tests {
         let half =
             f64::from(u32::try_from(rate()).unwrap()) / f64::from(u32::try_from(empty).unwrap());
         assert!((0.4..0.52).contains(&half), "{half}");
+        let debt = db.metrics().keyspaces["default"].compaction_debt.clone();
+        let headroom_bytes = HEADROOM_BYTES - memtable_bytes();
+        assert_eq!(
+            (debt.pending_bytes, debt.headroom_bytes),
+            (PENDING_BYTES, Some(headroom_bytes))
+        );
+        assert_eq!(debt.write_rate_max, tree.admitted_write_rate());
         while memtable_bytes() < HEADROOM_BYTES {
             db.put(memtable_bytes().to_be_bytes(), [7; 1000]).unwrap();
         }

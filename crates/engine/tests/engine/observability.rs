@@ -10,7 +10,8 @@ use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Counter;
 use lsmx::metrics::{
-    BlockKind, CacheMetrics, FilterCounts, KeyspaceMetrics, LatencySampling, LevelMetrics,
+    BlockKind, CacheMetrics, CompactionDebtMetrics, FilterCounts, KeyspaceMetrics, LatencySampling,
+    LevelMetrics,
 };
 use lsmx::operand_store::OperandMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
@@ -153,6 +154,11 @@ fn document_lists_all_metrics_for_prometheus() {
     let keyspace = KeyspaceMetrics {
         operand_store: Some(OperandMetrics::default()),
         oldest_tombstone_age_us: Some(0),
+        compaction_debt: CompactionDebtMetrics {
+            headroom_bytes: Some(0),
+            write_rate_max: Some(0),
+            ..CompactionDebtMetrics::default()
+        },
         levels: vec![LevelMetrics::default()],
         ..KeyspaceMetrics::default()
     };

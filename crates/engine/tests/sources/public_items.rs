@@ -11,7 +11,7 @@ use crate::read;
 use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
 /// `docs/design/decisions/2026-11-25-public-api.md` states the reason.
-const ITEMS_MAX: usize = 588;
+const ITEMS_MAX: usize = 589;
 
 /// A module of the crate, parsed from its sources.
 #[derive(Default)]
