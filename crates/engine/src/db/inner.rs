@@ -4,7 +4,6 @@ use std::fmt;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
-use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use crate::callback;
@@ -13,21 +12,19 @@ use crate::db::key_locks::KeyLocks;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
 use crate::db::transaction::lock_table::LockTable;
-use crate::db::write_back::{CombinedGet, set_folded_value, write_back};
+use crate::db::write_back::set_folded_value;
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::flush_trigger::FlushTrigger;
 use crate::jobs::scheduler::JobScheduler;
 use crate::lookup::point::{self, ReadScope};
-use crate::metrics::{TimedOperation, WalMetrics};
+use crate::metrics::WalMetrics;
 use crate::options::db::Options;
 use crate::options::memory_plan::MemoryPlan;
-use crate::options::read::ReadOptions;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
-use crate::table::ReadDeadline;
 use crate::tree::snapshots::ReadPoint;
 use crate::tree::{OpenId, Tree};
 use crate::vfs::LockGuard;
@@ -287,86 +284,6 @@ impl DbInner {
         self.scheduler.run_inline();
     }
 
-    /// Returns the value of a key at a snapshot, or the newest value. Measures the latency of sampled lookups, except
-    /// failed ones.
-    pub(crate) fn get(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        snapshot: Option<ReadPoint>,
-        options: &ReadOptions,
-    ) -> Result<Option<Slice>> {
-        let latencies = &self.state.latencies;
-        let start = latencies.start(&self.state.env);
-        let reads = ReadScope::from(options);
-        self.check_open()?;
-        if reads != ReadScope::Memory {
-            self.begin_operation();
-        }
-        // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
-        // the versions that this number reads.
-        let view = tree.super_version();
-        if snapshot.is_none() {
-            tree.check_live()?;
-        }
-        let read_point = snapshot.unwrap_or_else(|| self.state.read_point(tree));
-        let deadline = options.deadline.map(|limit| ReadDeadline::new(&self.state.env, limit));
-        let reads_until = (reads, deadline);
-        let read = point::get_with_combined_operands(tree, &view, key, read_point, reads_until);
-        if reads == ReadScope::Memory {
-            if matches!(read, Err(Error::WouldBlock)) {
-                // Not counted. If the caller repeats the lookup with I/O, that lookup is counted.
-                return read.map(|(value, _)| value);
-            }
-            self.begin_operation();
-        }
-        let (value, combined) = read.inspect_err(|_| tree.counters.count_failed_gets(1))?;
-        tree.counters.count_get(key, value.as_ref());
-        self.record_get(tree, key, value.as_ref());
-        if let Some(operands) = combined
-            && snapshot.is_none()
-        {
-            let seq = read_point.seq;
-            write_back(&self.state, tree, &view, CombinedGet { key, value: &value, operands, seq });
-        }
-        latencies.finish(&self.state.env, TimedOperation::Get, start);
-        Ok(value)
-    }
-
-    /// Returns the value of a key before an update, and the sequence number for the guard of the update.
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::get`].
-    pub(crate) fn read_to_update(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        reads: ReadScope,
-    ) -> Result<(SeqNo, Option<Slice>)> {
-        // `guard_seq` is loaded before the view. The memtable may be sealed between the loads of the view and of
-        // `read_point`. The view then lacks commits to the new memtable. They are newer than `guard_seq`, so the guard
-        // rejects the update.
-        let mut guard_seq = self.state.sequence.published();
-        let value = {
-            // The view is released before the closure of the caller runs, because the closure may take long.
-            let view = tree.pin_super_version();
-            self.state.env.yield_point(YieldKind::UserOperation);
-            let read_point = self.state.read_point(tree);
-            if failpoint::is_on(Failpoint::UpdateGuardLoadedLate) {
-                guard_seq = read_point.seq;
-            }
-            point::get(tree, &view, key, read_point, reads)
-        };
-        let value = value.inspect_err(|error| {
-            if !matches!(error, Error::WouldBlock) {
-                tree.counters.count_failed_gets(1);
-            }
-        })?;
-        tree.counters.count_get(key, value.as_ref());
-        self.record_get(tree, key, value.as_ref());
-        Ok((guard_seq, value))
-    }
-
     pub(super) fn flush(&self, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
         self.begin_operation();
@@ -421,24 +338,10 @@ impl DbInner {
         Some(CommitTrace { recorder, payload, count: batch.count, trees })
     }
 
-    /// Records a successful lookup if a recording is active.
-    #[inline]
-    pub(crate) fn record_get(&self, tree: &Tree, key: &[u8], value: Option<&Slice>) {
-        if let Some(recorder) = self.recording.recorder() {
-            record_get_in(&recorder, tree, key, value);
-        }
-    }
-
     /// Returns a trace for a new iterator if a recording is active.
     #[inline]
     pub(crate) fn start_scan_trace(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
         let recorder = self.recording.recorder()?;
         Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name())))
     }
-}
-
-#[cold]
-fn record_get_in(recorder: &TraceRecorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
-    let name = tree.shared_name().load();
-    recorder.record_get((tree.id, &name), key, value.map(|value| value.len()));
 }

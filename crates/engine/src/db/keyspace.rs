@@ -21,7 +21,7 @@ use crate::db::inspect::metadata_sizes::{MetadataSizes, compute_sizes};
 use crate::db::multi_get::multi_get;
 use crate::db::update::{Update, UpdateResult};
 use crate::db::write::{write, write_entry};
-use crate::db::{compact_range, open_keyspace, operand_store, update};
+use crate::db::{compact_range, open_keyspace, operand_store, point_read, update};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::iter::iter_view::IterView;
@@ -386,15 +386,26 @@ impl Keyspace {
     /// The errors of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory);
     /// [`Error::Deadline`].
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
-        self.inner().get(&self.tree, key.as_ref(), None, options)
+        point_read::get(self.inner(), &self.tree, key.as_ref(), None, options)
     }
 
     /// Returns whether a key has a value.
     ///
+    /// A [separated value](crate::ValueSeparation) is not read from its blob file, unless merge operands must be
+    /// combined with it. The call counts as a get.
+    ///
     /// # Errors
     /// The errors of [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
+        self.contains_key_with(key, &ReadOptions::default())
+    }
+
+    pub(crate) fn contains_key_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: &ReadOptions,
+    ) -> Result<bool> {
+        point_read::contains_key(self.inner(), &self.tree, key.as_ref(), None, options)
     }
 
     /// Returns the values of many keys at one sequence number, in the order of `keys`.

@@ -24,6 +24,7 @@ pub(crate) mod multi_get;
 pub(crate) mod open;
 pub(crate) mod open_keyspace;
 pub(crate) mod operand_store;
+pub(crate) mod point_read;
 pub(crate) mod rename_keyspace;
 pub(crate) mod snapshot;
 pub(crate) mod transaction;
@@ -391,7 +392,7 @@ impl Db {
     /// [`Error::KeyspaceDropped`]; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let options = ReadOptions::default();
-        self.inner().get(&self.inner().default_tree, key.as_ref(), None, &options)
+        point_read::get(self.inner(), &self.inner().default_tree, key.as_ref(), None, &options)
     }
 
     /// Commits a batch atomically, across all its keyspaces.

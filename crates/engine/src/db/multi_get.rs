@@ -7,6 +7,7 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::inner::DbInner;
+use crate::db::point_read;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::lookup::batch::{self, is_device_read};
@@ -149,7 +150,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         let values = self.values.iter().map(Option::as_ref);
         tree.counters.count_multi_get(self.keys.iter().map(AsRef::as_ref).zip(values));
         for &index in &self.order {
-            inner.record_get(tree, self.keys[index].as_ref(), self.values[index].as_ref());
+            let value_bytes = self.values[index].as_ref().map(|value| len_u64(value.len()));
+            point_read::record_get(inner, tree, self.keys[index].as_ref(), value_bytes);
         }
         self.values
     }

@@ -10,6 +10,7 @@ use crate::db::handle::DbHandle;
 use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
 use crate::db::multi_get::multi_get;
+use crate::db::point_read;
 use crate::error::Result;
 use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::Range;
@@ -72,15 +73,32 @@ impl Snapshot {
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         self.check_keyspace_visible(keyspace)?;
-        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.read_point()), options)
+        point_read::get(
+            self.inner(),
+            keyspace.tree(),
+            key.as_ref(),
+            Some(self.read_point()),
+            options,
+        )
     }
 
-    /// Returns whether a key has a value.
+    /// Returns whether a key has a value; see [`Keyspace::contains_key`].
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key)?.is_some())
+        self.contains_key_with(keyspace, key, &ReadOptions::default())
+    }
+
+    pub(crate) fn contains_key_with(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        options: &ReadOptions,
+    ) -> Result<bool> {
+        self.check_keyspace_visible(keyspace)?;
+        let (key, read_point) = (key.as_ref(), Some(self.read_point()));
+        point_read::contains_key(self.inner(), keyspace.tree(), key, read_point, options)
     }
 
     /// Returns the values of many keys; see [`Keyspace::multi_get`].

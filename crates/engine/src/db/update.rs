@@ -15,6 +15,7 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::inner::DbInner;
+use crate::db::point_read::read_to_update;
 use crate::db::write::write;
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
@@ -80,7 +81,7 @@ fn update_unmeasured(
     let _lock = inner.key_locks.lock(&inner.state.env, tree, key);
     loop {
         inner.begin_operation();
-        let (guard_seq, before) = inner.read_to_update(tree, key, ReadScope::Storage)?;
+        let (guard_seq, before) = read_to_update(inner, tree, key, ReadScope::Storage)?;
         let (result, batch) = apply_update(tree, key, guard_seq, before, update);
         let Some(batch) = batch else { return Ok(result) };
         match write(inner, batch, options) {

@@ -39,7 +39,7 @@ const OPERAND_PART: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CombinedGet<'a> {
     pub(super) key: &'a [u8],
-    pub(super) value: &'a Option<Slice>,
+    pub(super) value: Option<&'a Slice>,
     pub(super) operands: CombinedOperands,
     /// Sequence number of the read.
     pub(super) seq: SeqNo,
@@ -57,7 +57,7 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     // The get is counted even if the newest operand is in a file. The first get after the next merge can then store the
     // value.
     let is_read_often = !operands.searched_files || tree.combined_gets.count(key) >= GETS_MIN;
-    let value_bytes = value.as_ref().map_or(0, |value| len_u64(value.len()));
+    let value_bytes = value.map_or(0, |value| len_u64(value.len()));
     let is_long = operands.searched_files || operands.bytes >= value_bytes / OPERAND_PART;
     if !(operands.newest_in_memtable && is_read_often && is_long) {
         return;
@@ -78,7 +78,7 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
             ReadPoint::without_time(SeqNo(newest.0 - 1)),
             ReadScope::Memory,
         ),
-        false => Ok(value.clone()),
+        false => Ok(value.cloned()),
     };
     state.env.yield_point(YieldKind::UserOperation);
     if set_folded_value(state, memtable, key, newest, value.unwrap_or_default()) {

@@ -69,6 +69,16 @@ pub(crate) struct CombinedOperands {
     pub(crate) has_expiring_base: bool,
 }
 
+/// Limits of a lookup: the data that it may access, and the deadline of its reads.
+pub(crate) type LookupLimits = (ReadScope, Option<Arc<ReadDeadline>>);
+
+/// A value that a lookup found, and that it read only if it had to combine operands with the value.
+#[derive(Debug)]
+pub(crate) enum ValueOrPointer {
+    Value(Slice),
+    Pointer(ValuePointer),
+}
+
 /// State of a lookup. Its counts are published only if the lookup completes.
 struct LookupState<'a> {
     context: ReadContext,
@@ -141,15 +151,35 @@ pub(crate) fn get_with_combined_operands(
     view: &SuperVersion,
     user_key: &[u8],
     read_point: ReadPoint,
-    (scope, deadline): (ReadScope, Option<Arc<ReadDeadline>>),
+    (scope, deadline): LookupLimits,
 ) -> Result<(Option<Slice>, Option<CombinedOperands>)> {
     let (mut fold, mut state) = (OperandFold::at_time(read_point.time_us), LookupState::new(scope));
     state.context.set_deadline(deadline);
-    let value = look_up(tree, view, user_key, (read_point.seq, scope), (&mut fold, &mut state));
-    if !matches!(value, Err(Error::WouldBlock)) {
-        state.publish_counts(tree, view);
-    }
-    Ok((value?, state.combined))
+    let search = (read_point.seq, scope);
+    let value = look_up_and_count::<true>(tree, view, user_key, search, (&mut fold, &mut state))?;
+    Ok((value, state.combined))
+}
+
+/// Like [`get_with_combined_operands`], but does not read a separated value if the key has no operands.
+///
+/// # Errors
+/// Same as [`get_with_combined_operands`].
+pub(crate) fn find_value(
+    tree: &Tree,
+    view: &SuperVersion,
+    user_key: &[u8],
+    read_point: ReadPoint,
+    (scope, deadline): LookupLimits,
+) -> Result<(Option<ValueOrPointer>, Option<CombinedOperands>)> {
+    let (mut fold, mut state) = (OperandFold::at_time(read_point.time_us), LookupState::new(scope));
+    state.context.set_deadline(deadline);
+    let search = (read_point.seq, scope);
+    let value = look_up_and_count::<false>(tree, view, user_key, search, (&mut fold, &mut state))?;
+    let found = value.map(|value| match (&state.blob, state.combined) {
+        (Some((_, pointer)), None) => ValueOrPointer::Pointer(*pointer),
+        _ => ValueOrPointer::Value(value),
+    });
+    Ok((found, state.combined))
 }
 
 /// A lookup that is complete except for one read from the value log.
@@ -210,7 +240,8 @@ pub(crate) fn try_get<'a>(
     scope: ReadScope,
 ) -> Result<LookupAttempt<'a>> {
     let (mut fold, mut state) = (OperandFold::at_time(read_point.time_us), LookupState::new(scope));
-    let value = look_up(tree, view, user_key, (read_point.seq, scope), (&mut fold, &mut state));
+    let search = (read_point.seq, scope);
+    let value = look_up::<true>(tree, view, user_key, search, (&mut fold, &mut state));
     if matches!(value, Err(Error::WouldBlock)) {
         if state.blob.is_some() {
             return Ok(LookupAttempt::PendingValue(Box::new(PendingValue { fold, state })));
@@ -226,9 +257,28 @@ pub(crate) fn try_get<'a>(
     value.map(LookupAttempt::Value)
 }
 
-/// Looks up a key. Records the accesses in `state`.
+/// Looks up a key, and publishes the counts of the lookup unless it fails with [`Error::WouldBlock`].
 #[inline]
-fn look_up<'a>(
+fn look_up_and_count<'a, const READS_VALUE: bool>(
+    tree: &Tree,
+    view: &'a SuperVersion,
+    user_key: &[u8],
+    search: (SeqNo, ReadScope),
+    (fold, state): (&mut OperandFold, &mut LookupState<'a>),
+) -> Result<Option<Slice>> {
+    let value = look_up::<READS_VALUE>(tree, view, user_key, search, (fold, &mut *state));
+    if !matches!(value, Err(Error::WouldBlock)) {
+        state.publish_counts(tree, view);
+    }
+    value
+}
+
+/// Looks up a key. Records the accesses in `state`.
+///
+/// If `READS_VALUE` is false, a separated value without operands is not read. `state` then contains its location, and
+/// the returned value is empty.
+#[inline]
+fn look_up<'a, const READS_VALUE: bool>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
@@ -261,7 +311,24 @@ fn look_up<'a>(
         }
         _ => drop(search_tables::<false>(tree, view, user_key, snapshot, fold, state)?),
     }
+    if !READS_VALUE && !fold.has_operands() {
+        locate_value(view, fold, state)?;
+        return combine(tree, user_key, fold, state, true);
+    }
     resolve_value(tree, view, user_key, fold, state)
+}
+
+/// Records the location of the value in `state` if the value is in the value log. Replaces the value by an empty one.
+fn locate_value(
+    view: &SuperVersion,
+    fold: &mut OperandFold,
+    state: &mut LookupState<'_>,
+) -> Result<()> {
+    fold.resolve_pointer(|_, pointer| {
+        let (file, pointer) = view.version.blobs().locate(pointer)?;
+        state.blob = Some((Arc::clone(file), pointer));
+        Ok(Slice::default())
+    })
 }
 
 /// Reads the value from the value log if necessary, and combines the operands with it.

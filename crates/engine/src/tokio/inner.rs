@@ -15,6 +15,7 @@ use crate::db::Db;
 use crate::db::admission::{Admission, AdmissionStep};
 use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLock;
+use crate::db::point_read;
 use crate::db::update::{Update, UpdateResult, apply_update};
 use crate::db::write::write;
 use crate::env::{Background, Env, WaitCause};
@@ -234,17 +235,17 @@ impl AsyncDbInner {
         }
     }
 
-    /// Reads a key like [`DbInner::read_to_update`]: from memory on the task, or else on the blocking pool.
+    /// Reads a key like [`point_read::read_to_update`]: from memory on the task, or else on the blocking pool.
     pub(crate) async fn read_to_update(
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         key: &[u8],
     ) -> Result<(SeqNo, Option<Slice>)> {
-        match self.db_inner().read_to_update(tree, key, ReadScope::Memory) {
+        match point_read::read_to_update(self.db_inner(), tree, key, ReadScope::Memory) {
             Err(Error::WouldBlock) => {
                 let (inner, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
                 run_on_pool(move || {
-                    inner.db_inner().read_to_update(&tree, &key, ReadScope::Storage)
+                    point_read::read_to_update(inner.db_inner(), &tree, &key, ReadScope::Storage)
                 })
                 .await
             }

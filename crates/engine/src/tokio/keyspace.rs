@@ -182,12 +182,12 @@ impl Keyspace {
         reads::get(&self.db, &self.keyspace, None, key.as_ref(), options).await
     }
 
-    /// Returns whether `key` has a value.
+    /// Returns whether `key` has a value; see [`crate::Keyspace::contains_key`].
     ///
     /// # Errors
     /// Same as [`crate::Keyspace::get`].
     pub async fn contains_key(&self, key: impl AsRef<[u8]> + Send) -> Result<bool> {
-        Ok(self.get(key).await?.is_some())
+        reads::contains_key(&self.db, &self.keyspace, None, key.as_ref()).await
     }
 
     /// Returns the values of `keys` in the order of `keys`. All values belong to the same state of the keyspace.

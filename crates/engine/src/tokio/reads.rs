@@ -36,25 +36,48 @@ pub(crate) async fn get(
     key: &[u8],
     options: &ReadOptions,
 ) -> Result<Option<Slice>> {
-    fn get_blocking(
-        keyspace: &Keyspace,
-        snapshot: Option<&Snapshot>,
-        key: &[u8],
-        options: &ReadOptions,
-    ) -> Result<Option<Slice>> {
+    read_key(db, keyspace, snapshot, (key, options), |keyspace, snapshot, key, options| {
         match snapshot {
             Some(snapshot) => snapshot.get_with(keyspace, key, options),
             None => keyspace.get_with(key, options),
         }
-    }
+    })
+    .await
+}
+
+/// Returns whether `key` has a value in `snapshot`. If there is no snapshot, returns whether it has one now.
+pub(crate) async fn contains_key(
+    db: &Arc<AsyncDbInner>,
+    keyspace: &Keyspace,
+    snapshot: Option<&Snapshot>,
+    key: &[u8],
+) -> Result<bool> {
+    let options = ReadOptions::default();
+    read_key(db, keyspace, snapshot, (key, &options), |keyspace, snapshot, key, options| {
+        match snapshot {
+            Some(snapshot) => snapshot.contains_key_with(keyspace, key, options),
+            None => keyspace.contains_key_with(key, options),
+        }
+    })
+    .await
+}
+
+/// Reads a key with `read`: from memory on the task, or else on the blocking pool.
+async fn read_key<T: Send + 'static>(
+    db: &Arc<AsyncDbInner>,
+    keyspace: &Keyspace,
+    snapshot: Option<&Snapshot>,
+    (key, options): (&[u8], &ReadOptions),
+    read: impl Fn(&Keyspace, Option<&Snapshot>, &[u8], &ReadOptions) -> Result<T> + Send + 'static,
+) -> Result<T> {
     consume_budget().await;
-    match get_blocking(keyspace, snapshot, key, &MEMORY_ONLY) {
+    match read(keyspace, snapshot, key, &MEMORY_ONLY) {
         Err(Error::WouldBlock) if options.tier == ReadTier::Storage => {}
         result => return result,
     }
     let (key, options) = (key.to_vec(), *options);
     read_on_pool(db, keyspace, snapshot, move |keyspace, snapshot| {
-        get_blocking(keyspace, snapshot, &key, &options)
+        read(keyspace, snapshot, &key, &options)
     })
     .await
 }

@@ -59,7 +59,7 @@ impl Snapshot {
         reads::get(&self.db, keyspace, snapshot, key.as_ref(), options).await
     }
 
-    /// Returns whether `key` has a value.
+    /// Returns whether `key` has a value; see [`crate::Keyspace::contains_key`].
     ///
     /// # Errors
     /// Same as [`crate::Snapshot::get`].
@@ -68,7 +68,8 @@ impl Snapshot {
         keyspace: &Keyspace,
         key: impl AsRef<[u8]> + Send,
     ) -> Result<bool> {
-        Ok(self.get(keyspace, key).await?.is_some())
+        let (keyspace, snapshot) = (keyspace.as_blocking(), Some(&self.snapshot));
+        reads::contains_key(&self.db, keyspace, snapshot, key.as_ref()).await
     }
 
     /// Returns the values of `keys` in the order of `keys`.

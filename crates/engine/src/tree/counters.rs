@@ -76,14 +76,14 @@ impl TreeCounters {
         self.operations.shard().add(OperationCounter::PutBytes as usize, bytes);
     }
 
-    /// Counts a successful point lookup.
+    /// Counts a successful point lookup. `value_bytes` is the size of the found value.
     #[inline]
-    pub(crate) fn count_get(&self, key: &[u8], value: Option<&Slice>) {
+    pub(crate) fn count_get(&self, key: &[u8], value_bytes: Option<u64>) {
         let shard = self.operations.shard();
-        match value {
-            Some(value) => {
+        match value_bytes {
+            Some(value_bytes) => {
                 shard.add(OperationCounter::GetsFound as usize, 1);
-                shard.add(OperationCounter::GetBytes as usize, len_u64(key.len() + value.len()));
+                shard.add(OperationCounter::GetBytes as usize, len_u64(key.len()) + value_bytes);
             }
             None => {
                 shard.add(OperationCounter::GetsAbsent as usize, 1);

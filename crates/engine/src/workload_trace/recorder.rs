@@ -230,12 +230,12 @@ impl TraceRecorder {
         &self,
         keyspace: KeyspaceName<'_>,
         key: &[u8],
-        value_bytes: Option<usize>,
+        value_bytes: Option<u64>,
     ) {
         let key = self.key_to_record(key);
         let bytes_max = ITEM_BYTES + key.len();
         self.record(std::iter::once(keyspace), 1, bytes_max, &mut |items| {
-            let (keyspace, found) = (keyspace.0, value_bytes.map(len_u64));
+            let (keyspace, found) = (keyspace.0, value_bytes);
             items.push(false, TraceEvent::Get { keyspace, key: &key, found });
         });
     }

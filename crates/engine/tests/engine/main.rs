@@ -23,6 +23,7 @@ mod clones;
 mod compact_range;
 mod compaction_filters;
 mod concurrency;
+mod contains_key;
 mod crash;
 mod cursors;
 mod delete_persistence;

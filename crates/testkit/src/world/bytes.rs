@@ -122,7 +122,7 @@ impl OperationDecoder<'_> {
 
     /// Decodes a read with a cursor, an iterator or read options.
     fn next_read(&mut self) -> Operation {
-        match self.next_below(8) {
+        match self.next_below(9) {
             0 => Operation::GetWith(self.next_place(), self.next_read_options()),
             1 => {
                 let (snapshot, keyspace) = (self.next_snapshot(), self.next_keyspace());
@@ -138,6 +138,7 @@ impl OperationDecoder<'_> {
                 Operation::StepIterator(self.next_below(3), Some(options), self.next_steps())
             }
             6 => Operation::DropIterator(self.next_below(3)),
+            8 => Operation::ContainsKey(self.next_snapshot(), self.next_place()),
             _ => {
                 let (snapshot, span) = (self.next_snapshot(), self.next_span());
                 Operation::Cursor(snapshot, span, self.next_read_options(), self.next_moves())

@@ -300,7 +300,11 @@ impl Generator<'_> {
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
             0..40 if self.has_expiry => Operation::AdvanceClock,
-            0..400 => Operation::Get(None, place),
+            0..350 => Operation::Get(None, place),
+            350..400 => {
+                let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });
+                Operation::ContainsKey(snapshot, place)
+            }
             400..420 => Operation::GetWith(place, random_read_options(self.rng)),
             420..450 => {
                 let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });

@@ -142,6 +142,7 @@ pub enum Operation {
     Clear(usize),
     DeleteAll(usize),
     Get(Option<usize>, Place),
+    ContainsKey(Option<usize>, Place),
     GetWith(Place, ReadOptions),
     /// Snapshot, keyspace and keys.
     MultiGet(Option<usize>, usize, Vec<usize>),

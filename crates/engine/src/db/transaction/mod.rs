@@ -35,6 +35,7 @@ use lsmx_base::sync::{Arc, Mutex};
 
 use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
+use crate::db::point_read::read_to_update;
 use crate::db::snapshot::Snapshot;
 use crate::db::transaction::lock_table::{KeyWait, TransactionLocks};
 use crate::db::transaction::memory::TransactionMemory;
@@ -477,8 +478,7 @@ impl Transaction {
     fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         self.lock_key(keyspace, key)?;
         self.inner().check_open()?;
-        let (read, value) =
-            self.inner().read_to_update(keyspace.tree(), key, ReadScope::Storage)?;
+        let (read, value) = read_to_update(self.inner(), keyspace.tree(), key, ReadScope::Storage)?;
         self.finish_locked_read(keyspace, key, read, value)
     }
 

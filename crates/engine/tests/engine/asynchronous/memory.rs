@@ -14,7 +14,7 @@ use lsmx::merge_operator::Append;
 use lsmx::metrics::BlockKind;
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
-use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions};
+use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions, ValueSeparation};
 use lsmx_testkit::{TestRng, seed};
 
 use super::open_blocking;
@@ -119,6 +119,33 @@ fn read_from_memory_is_ready_at_first_poll() {
             // The memtable contains the last write.
             db.put("new", "value").await.unwrap();
             assert!(poll_once(pin!(db.get("new"))).is_ready());
+            db.close(None).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn contains_key_of_separated_value_is_ready_while_get_reads_blob_file() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
+            let keyspace = KeyspaceOptions::default().value_separation(separation);
+            let options = options(1 << 20).keyspace_defaults(keyspace);
+            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap();
+            let keyspace = db.default_keyspace();
+            db.put("k", [7; 500]).await.unwrap();
+            db.run_blocking(lsmx::Db::flush).await.unwrap();
+            // Loads the blocks of the table.
+            assert!(keyspace.contains_key("k").await.unwrap());
+            let found = poll_once(pin!(keyspace.contains_key("k")));
+            assert!(matches!(found, Poll::Ready(Ok(true))));
+            let snapshot = db.snapshot().await.unwrap();
+            let found = poll_once(pin!(snapshot.contains_key(&keyspace, "k")));
+            assert!(matches!(found, Poll::Ready(Ok(true))));
+            let blob_counts = || db.as_blocking().metrics().cache.get(&BlockKind::Blob).copied();
+            assert!(blob_counts().is_none());
+            assert_eq!(keyspace.get("k").await.unwrap().unwrap(), [7; 500]);
+            assert_eq!(blob_counts().unwrap().misses, 1);
             db.close(None).await.unwrap();
         });
     }

@@ -129,6 +129,11 @@ impl ModelledTask {
                         None => keyspace.get(&key).await,
                     };
                     assert_eq!(value.unwrap().as_deref(), pairs.get(&key).map(|it| &**it));
+                    let found = match snapshot {
+                        Some(snapshot) => snapshot.contains_key(keyspace, &key).await,
+                        None => keyspace.contains_key(&key).await,
+                    };
+                    assert_eq!(found.unwrap(), pairs.contains_key(&key));
                 }
             }
             2 => {

@@ -577,6 +577,7 @@ impl ModelledDb {
                 self.expire_model_values();
             }
             Operation::Get(..)
+            | Operation::ContainsKey(..)
             | Operation::GetWith(..)
             | Operation::MultiGet(..)
             | Operation::Ends(_)

@@ -44,7 +44,7 @@ impl ObservationState {
 /// depend on the contents.
 fn executed_counts(operation: &Operation) -> Option<MeasuredCounts> {
     match operation {
-        Operation::Get(..) => Some([1, 0, 0, 0]),
+        Operation::Get(..) | Operation::ContainsKey(..) => Some([1, 0, 0, 0]),
         Operation::MultiGet(_, _, keys) if !keys.is_empty() => Some([0, 1, 0, 0]),
         Operation::Write(writes, _) => Some([0, 0, writes.len() as u64, 0]),
         Operation::Batch(..) => Some([0, 0, 1, 0]),

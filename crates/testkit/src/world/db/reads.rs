@@ -7,7 +7,7 @@ use lsmx::ReadOptions;
 use super::super::change::{Bounds, Bytes, is_within};
 use super::super::checked_cursor::{CheckedCursor, CursorMove, is_refusal};
 use super::super::checked_range::{CheckedRange, assert_pair};
-use super::super::compare::compare_value;
+use super::super::compare::{Text, compare_value};
 use super::super::operations::{Operation, Span};
 use super::{HELD_MAX, ModelledDb, NO_PAIRS};
 
@@ -48,6 +48,17 @@ impl ModelledDb {
                 let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
                 compare_value(&key, found.unwrap(), pairs).unwrap();
                 self.counts.snapshot_reads += u64::from(snapshot.is_some());
+            }
+            Operation::ContainsKey(snapshot, place) => {
+                let (index, keyspace, key) = self.place(*place);
+                let (found, pairs) = match self.held(*snapshot, &keyspace) {
+                    Some((held, index, keyspace)) => {
+                        (held.snapshot.contains_key(&keyspace, &key), &held.contents[index])
+                    }
+                    None => (keyspace.contains_key(&key), &self.contents[index]),
+                };
+                let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
+                assert_eq!(found.unwrap(), pairs.contains_key(&key), "{:?}", Text(&key));
             }
             Operation::GetWith(place, options) => {
                 let (index, keyspace, key) = self.place(*place);
