@@ -21,7 +21,7 @@ const LONG_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 type SessionResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Names of users by session token.
+/// Sessions by token. A session is a byte, 1 if the user stays logged in and otherwise 0, and the name of the user.
 #[derive(Clone)]
 struct SessionStore {
     db: Db,
@@ -33,10 +33,27 @@ fn draw_token() -> SessionResult<String> {
     Ok(format!("{:016x}{:016x}", SysRng.try_next_u64()?, SysRng.try_next_u64()?))
 }
 
+fn encode_session(user: &str, stays_logged_in: bool) -> Vec<u8> {
+    [&[u8::from(stays_logged_in)], user.as_bytes()].concat()
+}
+
+/// Returns the name of the user.
+fn user_of(session: &[u8]) -> &[u8] {
+    session.get(1..).unwrap_or_default()
+}
+
+fn is_long_session(session: &[u8]) -> bool {
+    session.first() == Some(&1)
+}
+
+fn lifetime(stays_logged_in: bool) -> Duration {
+    if stays_logged_in { LONG_LIFETIME } else { LIFETIME }
+}
+
 impl SessionStore {
     fn open(options: Options, path: &str) -> SessionResult<SessionStore> {
         let db = Db::open(path, options)?;
-        // Every put writes a session that expires.
+        // Every session expires, even if its write sets no time to live.
         let options = KeyspaceOptions::default().default_ttl(LIFETIME);
         let sessions = db.keyspace("sessions", options)?;
         Ok(SessionStore { db, sessions })
@@ -45,28 +62,39 @@ impl SessionStore {
     /// Starts a session and returns its token.
     fn log_in(&self, user: &str, stays_logged_in: bool) -> SessionResult<String> {
         let token = draw_token()?;
-        match stays_logged_in {
-            true => self.sessions.put_with_ttl(&token, user, LONG_LIFETIME)?,
-            false => self.sessions.put(&token, user)?,
-        }
+        let session = encode_session(user, stays_logged_in);
+        self.sessions.put_with_ttl(&token, session, lifetime(stays_logged_in))?;
         Ok(token)
     }
 
     /// Returns the user of a session. Returns `None` if the session has expired or ended.
     fn user(&self, token: &str) -> SessionResult<Option<String>> {
-        let user = self.sessions.get(token)?;
-        Ok(user.map(|user| String::from_utf8(user.to_vec())).transpose()?)
+        let session = self.sessions.get(token)?;
+        let user = session.map(|session| String::from_utf8(user_of(&session).to_vec()));
+        Ok(user.transpose()?)
     }
 
     /// Extends a session: its lifetime begins again. Returns false if the session has expired or ended.
     ///
     /// The update is atomic. It never restores a session that another client ends at the same time.
     fn extend(&self, token: &str) -> SessionResult<bool> {
-        let user = self.sessions.update_fetch(token, |user| match user {
-            Some(user) => Update::Put(user.to_vec()),
+        let session = self.sessions.update_fetch(token, |session| match session {
+            Some(session) => {
+                Update::PutWithTtl(session.to_vec(), lifetime(is_long_session(session)))
+            }
             None => Update::Keep,
         })?;
-        Ok(user.is_some())
+        Ok(session.is_some())
+    }
+
+    /// Changes the user of a session, for example after a renaming. The session ends at the same time as before.
+    /// Returns false if the session has expired or ended.
+    fn set_user(&self, token: &str, user: &str) -> SessionResult<bool> {
+        let session = self.sessions.update_fetch(token, |session| match session {
+            Some(session) => Update::PutKeepExpiry(encode_session(user, is_long_session(session))),
+            None => Update::Keep,
+        })?;
+        Ok(session.is_some())
     }
 
     fn log_out(&self, token: &str) -> SessionResult<()> {
@@ -78,8 +106,8 @@ impl SessionStore {
         let (mut batch, mut count) = (WriteBatch::new(), 0);
         // The iterator leaves out expired sessions.
         for session in self.sessions.iter() {
-            let (token, name) = session?;
-            if *name == *user.as_bytes() {
+            let (token, session) = session?;
+            if user_of(&session) == user.as_bytes() {
                 batch.delete(&self.sessions, &token);
                 count += 1;
             }
@@ -115,7 +143,12 @@ fn run(store: &SessionStore, pass_minutes: impl Fn(u64)) -> SessionResult<()> {
     assert!(!store.extend(&alan)?);
     pass_minutes(20);
     assert_eq!(store.user(&ada)?, None);
-    assert_eq!(store.user(&grace)?.as_deref(), Some("grace"));
+
+    // Grace stays logged in for 30 days after the extension.
+    assert!(store.extend(&grace)?);
+    pass_minutes(24 * 60);
+    assert!(store.set_user(&grace, "grace hopper")?);
+    assert_eq!(store.user(&grace)?.as_deref(), Some("grace hopper"));
 
     // A table of many sessions is rewritten when half of them have expired.
     for number in 0..20_000 {
@@ -133,7 +166,7 @@ fn run(store: &SessionStore, pass_minutes: impl Fn(u64)) -> SessionResult<()> {
     println!("{dropped} expired sessions dropped; tables: {bytes_before} -> {bytes_after} bytes");
 
     assert_eq!(store.log_out_everywhere("ada")?, 2);
-    assert_eq!(store.user(&grace)?.as_deref(), Some("grace"));
+    assert_eq!(store.user(&grace)?.as_deref(), Some("grace hopper"));
     Ok(())
 }
 
@@ -180,6 +213,34 @@ mod tests {
         for store in stores {
             assert_eq!(store.user(&token).unwrap(), None);
         }
+    }
+
+    /// Bug: an extension gave every session the short lifetime.
+    #[test]
+    fn extension_and_change_of_a_session_keep_its_kind_of_lifetime() {
+        let clock = ManualClock::new(1_800_000_000_000_000);
+        let options = Options::default().clock(clock.clone());
+        let options = options.vfs(Arc::new(MemVfs::new()));
+        let store = SessionStore::open(options, "sessions").unwrap();
+        let pass_days = |days: u64| clock.advance_us(days * 24 * 3_600_000_000);
+        let is_live = |token: &str| store.user(token).unwrap().is_some();
+        let short = store.log_in("ada", false).unwrap();
+        let [extended, changed] = ["ada", "ada"].map(|user| store.log_in(user, true).unwrap());
+        for token in [&short, &extended] {
+            assert!(store.extend(token).unwrap());
+        }
+        assert!(store.set_user(&changed, "bob").unwrap());
+        pass_days(1);
+        assert_eq!([&short, &extended, &changed].map(|token| is_live(token)), [false, true, true]);
+        pass_days(19);
+        assert!(store.extend(&extended).unwrap());
+        assert!(store.set_user(&changed, "carol").unwrap());
+        assert_eq!(store.user(&changed).unwrap().as_deref(), Some("carol"));
+        pass_days(11);
+        assert_eq!([&extended, &changed].map(|token| is_live(token)), [true, false]);
+        pass_days(20);
+        assert!(!is_live(&extended));
+        assert!(!store.extend(&extended).unwrap() && !store.set_user(&changed, "ada").unwrap());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::db::multi_get::multi_get;
 use crate::db::update::{Update, UpdateResult};
 use crate::db::write::{write, write_entry};
 use crate::db::{compact_range, open_keyspace, operand_store, point_read, update};
-use crate::env::WaitCause;
+use crate::env::{WaitCause, duration_us, unix_time_us};
 use crate::error::{Error, Result};
 use crate::iter::iter_view::IterView;
 use crate::iter::key_bounds::{owned_bounds, prefix_upper_bound};
@@ -301,7 +301,8 @@ impl Keyspace {
         self.update(key.as_ref(), update).map(|values| values.before)
     }
 
-    /// Updates a value and returns the new value; see [`Keyspace::fetch_update`].
+    /// Updates a value and returns the new value, even if this value has already expired; see
+    /// [`Keyspace::fetch_update`].
     ///
     /// # Errors
     /// The errors of [`Keyspace::fetch_update`].
@@ -720,11 +721,6 @@ impl Keyspace {
     }
 }
 
-/// Converts a duration to microseconds. The result saturates at `u64::MAX`.
-fn duration_us(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
 /// Returns the approximate part of `amount` that belongs to the keys of a table between two bounds.
 fn share_between(
     table: &TableFile,
@@ -785,8 +781,7 @@ impl WriteBatch {
         value: impl AsRef<[u8]>,
         expires: SystemTime,
     ) {
-        let expiry = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (tree, expiry_us) = (keyspace.as_ref().tree(), duration_us(expiry));
+        let (tree, expiry_us) = (keyspace.as_ref().tree(), unix_time_us(expires));
         self.add_put_until(tree, key.as_ref(), value.as_ref(), expiry_us);
     }
 

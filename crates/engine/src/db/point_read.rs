@@ -18,6 +18,16 @@ use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 use crate::workload_trace::TraceRecorder;
 
+/// State of a key before an update.
+#[derive(Debug)]
+pub(crate) struct ReadToUpdate {
+    /// Sequence number for the guard of the update.
+    pub(crate) guard_seq: SeqNo,
+    pub(crate) value: Option<Slice>,
+    /// Expiry time of the value in microseconds. `None` if the value does not expire.
+    pub(crate) expiry_us: Option<u64>,
+}
+
 /// Result of a lookup that found its key.
 trait LookupValue {
     /// Returns the size of the value in bytes.
@@ -135,7 +145,7 @@ fn look_up<V: LookupValue>(
     Ok(value)
 }
 
-/// Returns the value of a key before an update, and the sequence number for the guard of the update.
+/// Reads the state of a key before an update.
 ///
 /// # Errors
 /// The errors of [`Keyspace::get`](crate::Keyspace::get).
@@ -144,12 +154,12 @@ pub(crate) fn read_to_update(
     tree: &Tree,
     key: &[u8],
     reads: ReadScope,
-) -> Result<(SeqNo, Option<Slice>)> {
+) -> Result<ReadToUpdate> {
     // `guard_seq` is loaded before the view. The memtable may be sealed between the loads of the view and of
     // `read_point`. The view then lacks commits to the new memtable. They are newer than `guard_seq`, so the guard
     // rejects the update.
     let mut guard_seq = inner.state.sequence.published();
-    let value = {
+    let read = {
         // The view is released before the closure of the caller runs, because the closure may take long.
         let view = tree.pin_super_version();
         inner.state.env.yield_point(YieldKind::UserOperation);
@@ -157,9 +167,9 @@ pub(crate) fn read_to_update(
         if failpoint::is_on(Failpoint::UpdateGuardLoadedLate) {
             guard_seq = read_point.seq;
         }
-        point::get(tree, &view, key, read_point, reads)
+        point::get_with_expiry(tree, &view, key, read_point, reads)
     };
-    let value = value.inspect_err(|error| {
+    let (value, expiry_us) = read.inspect_err(|error| {
         if !matches!(error, Error::WouldBlock) {
             tree.counters.count_failed_gets(1);
         }
@@ -167,7 +177,7 @@ pub(crate) fn read_to_update(
     let value_bytes = value.as_ref().map(Slice::value_bytes);
     tree.counters.count_get(key, value_bytes);
     record_get(inner, tree, key, value_bytes);
-    Ok((guard_seq, value))
+    Ok(ReadToUpdate { guard_seq, value, expiry_us })
 }
 
 /// Records a successful lookup if a recording is active. `value_bytes` is the size of the found value.

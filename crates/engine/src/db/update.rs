@@ -9,14 +9,17 @@
 //! Therefore an update waits at most [`LOCK_WAIT_US_MAX`](crate::db::key_locks::LOCK_WAIT_US_MAX) for the lock and then
 //! continues without it.
 
+use std::time::{Duration, SystemTime};
+
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::key::EntryKind;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::inner::DbInner;
-use crate::db::point_read::read_to_update;
+use crate::db::point_read::{ReadToUpdate, read_to_update};
 use crate::db::write::write;
+use crate::env::{duration_us, unix_time_us};
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
 use crate::metrics::TimedOperation;
@@ -25,15 +28,29 @@ use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
 
 /// The result of an update function.
+///
+/// The variants that set or keep an expiry time correspond to [`Keyspace::put_with_ttl`](crate::Keyspace::put_with_ttl)
+/// and [`Keyspace::put_until`](crate::Keyspace::put_until). In a keyspace with an operand store, an update fails with
+/// [`Error::ExpiryRefused`] if its value would expire.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Update {
-    /// Leaves the key unchanged, without a write.
+    /// Leaves the key unchanged, without a write. The value keeps its expiry time.
     Keep,
     /// Deletes the key.
     Delete,
     /// Replaces the value. The new value expires only if the keyspace has a
     /// [default time to live](crate::KeyspaceOptions::default_ttl), counted from the update.
     Put(Vec<u8>),
+    /// Replaces the value. The new value expires after the duration, counted from the update.
+    PutWithTtl(Vec<u8>, Duration),
+    /// Replaces the value. The new value expires at the time.
+    PutUntil(Vec<u8>, SystemTime),
+    /// Replaces the value and keeps its expiry time. If the previous value does not expire, the new value does not
+    /// expire either. A key without a value is written as by [`Update::Put`].
+    ///
+    /// A value that was combined from merge operands has the expiry time of the value below the operands.
+    PutKeepExpiry(Vec<u8>),
 }
 
 impl From<Vec<u8>> for Update {
@@ -81,11 +98,11 @@ fn update_unmeasured(
     let _lock = inner.key_locks.lock(&inner.state.env, tree, key);
     loop {
         inner.begin_operation();
-        let (guard_seq, before) = read_to_update(inner, tree, key, ReadScope::Storage)?;
-        let (result, batch) = apply_update(tree, key, guard_seq, before, update);
+        let read = read_to_update(inner, tree, key, ReadScope::Storage)?;
+        let (result, batch) = apply_update(tree, key, read, update);
         let Some(batch) = batch else { return Ok(result) };
         match write(inner, batch, options) {
-            // Another commit wrote the key, or the history does not reach back to `guard_seq`. Each retry implies that
+            // Another commit wrote the key, or the history does not reach back to the guard. Each retry implies that
             // other commits succeeded.
             Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {}
             written => return written.map(|()| result),
@@ -97,19 +114,28 @@ fn update_unmeasured(
 pub(crate) fn apply_update(
     tree: &Arc<Tree>,
     key: &[u8],
-    guard_seq: SeqNo,
-    before: Option<Slice>,
+    read: ReadToUpdate,
     update: &mut dyn FnMut(Option<&[u8]>) -> Update,
 ) -> (UpdateResult, Option<WriteBatch>) {
-    let after = match update(before.as_deref()) {
+    let ReadToUpdate { guard_seq, value: before, expiry_us } = read;
+    let default_expiry_us = || tree.default_ttl_us().map(|ttl_us| tree.expiry_us_after(ttl_us));
+    let (after, expiry_us) = match update(before.as_deref()) {
         Update::Keep => return (UpdateResult { after: before.clone(), before }, None),
-        Update::Delete => None,
-        Update::Put(value) => Some(Slice::from(value)),
+        Update::Delete => (None, None),
+        Update::Put(value) => (Some(value), default_expiry_us()),
+        Update::PutWithTtl(value, ttl) => {
+            (Some(value), Some(tree.expiry_us_after(duration_us(ttl))))
+        }
+        Update::PutUntil(value, expires) => (Some(value), Some(unix_time_us(expires))),
+        Update::PutKeepExpiry(value) if before.is_some() => (Some(value), expiry_us),
+        Update::PutKeepExpiry(value) => (Some(value), default_expiry_us()),
     };
+    let after = after.map(Slice::from);
     let mut batch = WriteBatch::with_one_put(tree.id, key, after.as_deref().unwrap_or_default());
-    match &after {
-        Some(value) => batch.add_put(tree, key, value),
-        None => batch.add(tree, EntryKind::Delete, key, &[]),
+    match (&after, expiry_us) {
+        (None, _) => batch.add(tree, EntryKind::Delete, key, &[]),
+        (Some(value), None) => batch.add(tree, EntryKind::Put, key, value),
+        (Some(value), Some(expiry_us)) => batch.add_put_until(tree, key, value, expiry_us),
     }
     if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
         batch.add_guard(tree, key, guard_seq);

@@ -23,7 +23,7 @@ mod tests;
 pub(crate) mod thread_time;
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rand::rngs::SysRng;
 use rand::{Rng, SeedableRng, TryRng};
@@ -565,8 +565,18 @@ pub(crate) fn lower_thread_priority() {}
 
 fn wall_clock_us() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "`env` is the replacement for direct calls")]
-    let now = std::time::SystemTime::now();
-    now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| saturating_u64(since.as_micros()))
+    let now = SystemTime::now();
+    unix_time_us(now)
+}
+
+/// Returns the Unix time in microseconds. The result is 0 for times before 1970, and saturates at `u64::MAX`.
+pub(crate) fn unix_time_us(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, duration_us)
+}
+
+/// Converts a duration to microseconds. The result saturates at `u64::MAX`.
+pub(crate) fn duration_us(duration: Duration) -> u64 {
+    saturating_u64(duration.as_micros())
 }
 
 pub(crate) fn saturating_u64(count: u128) -> u64 {

@@ -159,7 +159,8 @@ impl OperandFold {
         self.pointer_seq
     }
 
-    /// Combines the operands with the base, returns the result, and clears the fold.
+    /// Combines the operands with the base, returns the result, and removes both from the fold. The fold keeps the
+    /// expiry time of the base.
     ///
     /// If there are no operands and the base is a value pointer, returns the encoded pointer.
     ///

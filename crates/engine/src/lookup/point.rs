@@ -160,6 +160,24 @@ pub(crate) fn get_with_combined_operands(
     Ok((value, state.combined))
 }
 
+/// Like [`get`]. Also returns the expiry time of the value in microseconds, or `None` if it does not expire. A combined
+/// value has the expiry time of the base of its operands.
+///
+/// # Errors
+/// Same as [`get`].
+pub(crate) fn get_with_expiry(
+    tree: &Tree,
+    view: &SuperVersion,
+    user_key: &[u8],
+    read_point: ReadPoint,
+    scope: ReadScope,
+) -> Result<(Option<Slice>, Option<u64>)> {
+    let (mut fold, mut state) = (OperandFold::at_time(read_point.time_us), LookupState::new(scope));
+    let search = (read_point.seq, scope);
+    let value = look_up_and_count::<true>(tree, view, user_key, search, (&mut fold, &mut state))?;
+    Ok((value, fold.base_expiry_us()))
+}
+
 /// Like [`get_with_combined_operands`], but does not read a separated value if the key has no operands.
 ///
 /// # Errors

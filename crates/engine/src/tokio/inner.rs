@@ -7,15 +7,13 @@ use std::time::Duration;
 use ::tokio::runtime::Handle;
 use ::tokio::task::consume_budget;
 use ::tokio::time::sleep;
-use lsmx_base::key::SeqNo;
-use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
 use crate::db::Db;
 use crate::db::admission::{Admission, AdmissionStep};
 use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLock;
-use crate::db::point_read;
+use crate::db::point_read::{self, ReadToUpdate};
 use crate::db::update::{Update, UpdateResult, apply_update};
 use crate::db::write::write;
 use crate::env::{Background, Env, WaitCause};
@@ -225,8 +223,8 @@ impl AsyncDbInner {
         loop {
             consume_budget().await;
             db.begin_operation();
-            let (read, before) = self.read_to_update(tree, key).await?;
-            let (updated, batch) = apply_update(tree, key, read, before, update);
+            let read = self.read_to_update(tree, key).await?;
+            let (updated, batch) = apply_update(tree, key, read, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options).await {
                 Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {}
@@ -240,7 +238,7 @@ impl AsyncDbInner {
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         key: &[u8],
-    ) -> Result<(SeqNo, Option<Slice>)> {
+    ) -> Result<ReadToUpdate> {
         match point_read::read_to_update(self.db_inner(), tree, key, ReadScope::Memory) {
             Err(Error::WouldBlock) => {
                 let (inner, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());

@@ -113,8 +113,8 @@ impl LockingTransaction {
         consume_budget().await;
         self.0.db().db_inner().check_open()?;
         let keyspace = keyspace.as_blocking();
-        let (read, value) = self.0.db().read_to_update(keyspace.tree(), key).await?;
-        self.0.as_blocking().finish_locked_read(keyspace, key, read, value)
+        let read = self.0.db().read_to_update(keyspace.tree(), key).await?;
+        self.0.as_blocking().finish_locked_read(keyspace, key, read)
     }
 
     /// Returns the values of many keys, in the order of `keys`; see [`LockingTransaction::get`].

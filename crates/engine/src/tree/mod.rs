@@ -469,6 +469,11 @@ impl Tree {
         }
     }
 
+    /// Returns the expiry time of a value that is written now with a time to live. Both are in microseconds.
+    pub(crate) fn expiry_us_after(&self, ttl_us: u64) -> u64 {
+        self.env.lifetime_start_us().saturating_add(ttl_us)
+    }
+
     /// Returns an error if `options` contains a default time to live, but the keyspace has a merge operator or an
     /// operand store.
     pub(crate) fn check_default_ttl(&self, options: &KeyspaceOptions) -> Result<()> {

@@ -206,8 +206,7 @@ impl WriteBatch {
         value: &[u8],
         ttl_us: u64,
     ) {
-        let expiry_us = tree.env().lifetime_start_us().saturating_add(ttl_us);
-        self.add_put_until(tree, key, value, expiry_us);
+        self.add_put_until(tree, key, value, tree.expiry_us_after(ttl_us));
     }
 
     /// Adds a put with a value that expires at `expiry_us`, in microseconds of the database clock.

@@ -57,5 +57,6 @@ mod repair;
 mod resource_limits;
 mod subcompactions;
 mod transactions;
+mod update_expiry;
 mod value_log;
 mod workload_traces;

@@ -14,8 +14,8 @@ use super::History;
 use super::checked_cursor::CursorMove;
 use super::counts::CaseCounts;
 use super::operations::{
-    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind, Value,
-    WITHOUT_OPERANDS, Write, time_to_live,
+    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind,
+    UpdateWrite, Value, WITHOUT_OPERANDS, Write, time_to_live,
 };
 use super::settings::{DbSettings, KeyspaceSettings};
 use crate::simple_store::SimpleStore;
@@ -242,9 +242,15 @@ impl OperationDecoder<'_> {
             }
             19 => Operation::Transaction(TransactionKind::Locking, self.next_writes(), false),
             20 => {
-                let (place, bits) = (self.next_place(), self.next_below(4));
-                let append = (bits & 1 == 1).then(|| self.next_value());
-                Operation::Update(place, append, bits & 2 == 2)
+                let (place, bits) = (self.next_place(), self.next_below(16));
+                let write = match (bits & 1, bits >> 2) {
+                    (0, _) => UpdateWrite::Write(Write::Delete(place)),
+                    (_, 0) => UpdateWrite::Write(Write::Put(place, self.next_value())),
+                    (_, 1) => UpdateWrite::PutKeepExpiry(place, self.next_value()),
+                    (_, 2) => UpdateWrite::Write(Write::PutUntil(place, self.next_value(), 0)),
+                    _ => UpdateWrite::Write(Write::PutWithTtl(place, self.next_value(), 0)),
+                };
+                Operation::Update(write, bits & 2 == 2)
             }
             21 => {
                 let (snapshot, place) = (self.next_snapshot(), self.next_place());

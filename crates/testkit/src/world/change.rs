@@ -33,11 +33,33 @@ pub(super) fn is_within(bounds: &Bounds, key: &Bytes) -> bool {
     bounds.contains(key)
 }
 
-fn system_time(us: u64) -> SystemTime {
+pub(super) fn system_time(us: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(us)
 }
 
 impl Change {
+    /// Returns the key. Panics if the write is a range delete.
+    pub(super) fn key(&self) -> &Bytes {
+        match self {
+            Change::Put(key, _)
+            | Change::PutUntil(key, ..)
+            | Change::PutWithTtl(key, ..)
+            | Change::Delete(key)
+            | Change::Merge(key, _) => key,
+            Change::DeleteRange(_) => panic!("a range delete has no key"),
+        }
+    }
+
+    /// Returns the value if the write is a put.
+    pub(super) fn value_mut(&mut self) -> Option<&mut Bytes> {
+        match self {
+            Change::Put(_, value)
+            | Change::PutUntil(_, value, _)
+            | Change::PutWithTtl(_, value, ..) => Some(value),
+            Change::Delete(_) | Change::Merge(..) | Change::DeleteRange(_) => None,
+        }
+    }
+
     pub fn add_to(&self, batch: &mut WriteBatch, keyspace: &Keyspace) {
         match self {
             Change::Put(key, value) => batch.put(keyspace, key, value),

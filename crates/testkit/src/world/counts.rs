@@ -52,6 +52,8 @@ pub struct CaseCounts {
     pub expired_dropped: u64,
     pub operands: u64,
     pub updates: u64,
+    /// Number of updates that kept the expiry time of a value.
+    pub kept_expiries: u64,
     #[serde(rename = "bare_lives")]
     pub restarts_without_operators: u64,
     /// Number of reads that failed because the merge operator was missing.

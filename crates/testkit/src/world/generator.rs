@@ -8,8 +8,8 @@ use lsmx::vfs::CrashImage;
 use super::change::Bytes;
 use super::checked_cursor::CursorMove;
 use super::operations::{
-    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind, Value,
-    WITHOUT_OPERANDS, Write, time_to_live,
+    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, TransactionKind,
+    UpdateWrite, Value, WITHOUT_OPERANDS, Write, time_to_live,
 };
 use super::settings::{
     DbSettings, KeyspaceSettings, random_latency_sampling, random_policy, random_read_options,
@@ -246,8 +246,12 @@ impl Generator<'_> {
                 Operation::Write(merges, self.is_true_with_percent(2))
             }
             66..70 => {
-                let append = self.is_true_with_percent(85).then(|| self.draw_value());
-                Operation::Update(place, append, self.is_true_with_percent(50))
+                let update = match self.rng.below(100) {
+                    0..15 => UpdateWrite::Write(Write::Delete(place)),
+                    15..45 => UpdateWrite::PutKeepExpiry(place, self.draw_value()),
+                    _ => UpdateWrite::Write(self.draw_put(place)),
+                };
+                Operation::Update(update, self.is_true_with_percent(50))
             }
             70..73 if self.has_range_deletes => {
                 let write = self.draw_range_delete();

@@ -23,7 +23,7 @@ pub use checked_cursor::{CheckedCursor, CursorMove};
 pub use compare::{Trouble, compare_keyspace, compare_pairs};
 pub use counts::{CaseCounts, PRESETS};
 pub use history::{History, Outcome, play, try_play};
-pub use operations::{Limit, Operation, RestartKind, TransactionKind, Write};
+pub use operations::{Limit, Operation, RestartKind, TransactionKind, UpdateWrite, Write};
 pub use settings::{
     DbSettings, KeyspaceSettings, random_latency_sampling, random_policy, random_read_options,
 };

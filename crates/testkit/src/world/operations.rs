@@ -93,6 +93,15 @@ pub enum Write {
     DeleteRange(Span),
 }
 
+/// The write of an update.
+#[derive(Clone, Copy, Debug)]
+pub enum UpdateWrite {
+    /// A put or a delete.
+    Write(Write),
+    /// Puts a value that keeps the expiry time of the old value.
+    PutKeepExpiry(Place, Value),
+}
+
 /// How a transaction finds conflicts.
 #[derive(Clone, Copy, Debug)]
 pub enum TransactionKind {
@@ -131,9 +140,9 @@ pub enum Operation {
     /// A batch that fails if the key was written after the snapshot. For `None`, the operation first takes a new
     /// snapshot.
     GuardedBatch(Option<usize>, Place, Vec<Write>),
-    /// An update that appends a value, or deletes the key if there is no value. If the flag is true, calls
+    /// An update that appends the value of the write to the old value, or deletes the key. If the flag is true, calls
     /// `fetch_update`, which returns the old value. Otherwise calls `update_fetch`, which returns the new value.
-    Update(Place, Option<Value>, bool),
+    Update(UpdateWrite, bool),
     /// Ingests puts and deletes as external tables, atomically over all keyspaces. The number is the maximum number of
     /// tables per keyspace. If the flag is set, the files are copied.
     Ingest(Vec<Write>, usize, bool),

@@ -29,13 +29,12 @@ use std::ops::RangeBounds;
 use std::time::{Duration, SystemTime};
 
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, Mutex};
 
 use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
-use crate::db::point_read::read_to_update;
+use crate::db::point_read::{ReadToUpdate, read_to_update};
 use crate::db::snapshot::Snapshot;
 use crate::db::transaction::lock_table::{KeyWait, TransactionLocks};
 use crate::db::transaction::memory::TransactionMemory;
@@ -478,23 +477,22 @@ impl Transaction {
     fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         self.lock_key(keyspace, key)?;
         self.inner().check_open()?;
-        let (read, value) = read_to_update(self.inner(), keyspace.tree(), key, ReadScope::Storage)?;
-        self.finish_locked_read(keyspace, key, read, value)
+        let read = read_to_update(self.inner(), keyspace.tree(), key, ReadScope::Storage)?;
+        self.finish_locked_read(keyspace, key, read)
     }
 
-    /// Adds a locked key to the read set. `value` is its newest committed value, read at the sequence number `read`.
-    /// Returns the value after the transaction's own writes.
+    /// Adds a locked key to the read set. `read` is its newest committed state. Returns the value after the
+    /// transaction's own writes.
     pub(crate) fn finish_locked_read(
         &self,
         keyspace: &Keyspace,
         key: &[u8],
-        read: SeqNo,
-        value: Option<Slice>,
+        read: ReadToUpdate,
     ) -> Result<Option<Slice>> {
         let tree = keyspace.tree();
-        let mut own = self.state.lock().add_locked_read(tree, key, read)?;
+        let mut own = self.state.lock().add_locked_read(tree, key, read.guard_seq)?;
         if !own.is_complete {
-            own.add_base(read, value);
+            own.add_base(read.guard_seq, read.value);
         }
         own.take_value(tree, key)
     }

@@ -14,17 +14,18 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Db, Durability, Error, Keyspace, KeyspaceOptions, PolicySpec, SeqNo, Snapshot, WriteBatch,
+    Db, Durability, Error, Keyspace, KeyspaceOptions, PolicySpec, SeqNo, Snapshot, Update,
+    WriteBatch,
 };
 
 use self::observation::ObservationState;
-use super::change::{Bounds, Bytes, Change, Pairs, is_within};
+use super::change::{Bounds, Bytes, Change, Pairs, is_within, system_time};
 use super::checked_range::CheckedRange;
 use super::compare::{compare_keyspace, compare_pairs, compare_transaction, compare_value};
 use super::counts::CaseCounts;
 use super::operations::{
-    HOUR_US, KEYSPACES, Limit, Operation, Place, Span, TransactionKind, Value, WITHOUT_OPERANDS,
-    Write, time_to_live,
+    HOUR_US, KEYSPACES, Limit, Operation, Place, Span, TransactionKind, UpdateWrite,
+    WITHOUT_OPERANDS, Write, time_to_live,
 };
 use super::settings::{DbSettings, KeyspaceSettings};
 use crate::EventLog;
@@ -487,7 +488,7 @@ impl ModelledDb {
             Operation::BulkLoad(keyspace, entries, sorts) => {
                 self.bulk_load(*keyspace, entries, *sorts);
             }
-            Operation::Update(place, append, is_fetch) => self.update(*place, *append, *is_fetch),
+            Operation::Update(write, is_fetch) => self.update(*write, *is_fetch),
             Operation::Clear(keyspace) => {
                 let (index, keyspace) = self.keyspace(*keyspace);
                 keyspace.clear().unwrap();
@@ -611,24 +612,45 @@ impl ModelledDb {
         self.apply(&[(index, change)], is_synced);
     }
 
-    fn update(&mut self, place: Place, append: Option<Value>, is_fetch: bool) {
-        let (index, keyspace, key) = self.place(place);
-        let append = append.map(Value::to_bytes);
+    fn update(&mut self, write: UpdateWrite, is_fetch: bool) {
+        let (write, keeps_expiry) = match write {
+            UpdateWrite::Write(write) => (write, false),
+            UpdateWrite::PutKeepExpiry(place, value) => (Write::Put(place, value), true),
+        };
+        let (index, keyspace, mut change) = self.change(write);
+        // The value may be older than the operand store, which refuses values that expire.
+        let keeps_expiry = keeps_expiry && !self.has_store[index];
         let update = |old: Option<&[u8]>| {
-            append.as_deref().map(|append| [old.unwrap_or_default(), append].concat())
+            let append = |value: &[u8]| [old.unwrap_or_default(), value].concat();
+            match &change {
+                Change::Put(_, value) if keeps_expiry => Update::PutKeepExpiry(append(value)),
+                Change::Put(_, value) => Update::Put(append(value)),
+                Change::PutUntil(_, value, us) => Update::PutUntil(append(value), system_time(*us)),
+                Change::PutWithTtl(_, value, ttl, _) => Update::PutWithTtl(append(value), *ttl),
+                _ => Update::Delete,
+            }
         };
-        let before = self.model_value(index, &key).cloned();
-        let after = update(before.as_deref()).map(Bytes::from);
-        let (returned, expected) = match is_fetch {
-            true => (keyspace.fetch_update(&key, update), &before),
-            false => (keyspace.update_fetch(&key, update), &after),
+        let returned = match is_fetch {
+            true => keyspace.fetch_update(change.key(), update),
+            false => keyspace.update_fetch(change.key(), update),
         };
+        let before = self.model_value(index, change.key()).cloned();
+        let kept = self.expiring[index].get(change.key()).map(|value| value.expiry_us);
+        let after = change.value_mut().map(|value| {
+            *value = [before.as_deref().unwrap_or_default(), &**value].concat().into();
+            Arc::clone(value)
+        });
+        let expected = if is_fetch { &before } else { &after };
         assert_eq!(returned.unwrap().as_deref(), expected.as_deref());
-        let change = match after {
-            Some(value) => Change::Put(key, value),
-            None => Change::Delete(key),
-        };
-        self.apply(&[(index, change)], false);
+        let keeps_expiry = keeps_expiry && before.is_some();
+        match (change, kept) {
+            (Change::Put(key, value), Some(expiry_us)) if keeps_expiry => {
+                self.apply_unchanged(&[(index, Change::PutUntil(key, value, expiry_us))], false);
+                self.counts.kept_expiries += 1;
+            }
+            (change, None) if keeps_expiry => self.apply_unchanged(&[(index, change)], false),
+            (change, _) => self.apply(&[(index, change)], false),
+        }
         self.counts.updates += 1;
     }
 
