@@ -56,6 +56,7 @@ use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
+use crate::state::work_queue::WorkKind;
 use crate::tree::snapshots::ReadPoint;
 use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
@@ -236,6 +237,9 @@ impl Db {
         };
         if !has_options && inner.read_only.is_none() {
             tree.check_policy()?;
+            if tree.confirm_value_separation() {
+                inner.state.work.push(WorkKind::Compaction, tree.id);
+            }
         }
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }

@@ -264,6 +264,8 @@ pub(crate) struct Tree {
     may_expire: AtomicBool,
     /// True if the keyspace was opened from the manifest, and the application has not passed its options yet.
     awaits_options: AtomicBool,
+    /// True if the application has not passed the options for separated values yet.
+    awaits_value_separation: AtomicBool,
     /// [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     default_ttl_us: AtomicU64,
     env: Env,
@@ -308,6 +310,7 @@ impl Tree {
             has_separated_values: AtomicBool::new(has_separated_values),
             may_expire: AtomicBool::new(may_expire),
             awaits_options: AtomicBool::new(false),
+            awaits_value_separation: AtomicBool::new(false),
             default_ttl_us: AtomicU64::new(settings.default_ttl_us()),
             records_reads: AtomicBool::new(settings.policy.needs_file_read_times()),
             last_run_filter: LastRunFilter::new(settings.options.filter_last_run),
@@ -408,11 +411,29 @@ impl Tree {
         self.last_run_filter.set_option(settings.options.filter_last_run);
         self.settings.store(Arc::new(settings));
         self.awaits_options.store(false, Ordering::Release);
+        self.awaits_value_separation.store(false, Ordering::Release);
     }
 
     /// Marks the tree as opened from the manifest, which does not contain all options.
     pub(crate) fn set_awaits_options(&self) {
         self.awaits_options.store(true, Ordering::Release);
+        self.awaits_value_separation.store(true, Ordering::Release);
+    }
+
+    /// Returns true if the application has not passed the options for separated values yet. Jobs then keep the value
+    /// pointers of their inputs, and no blob garbage collection starts.
+    ///
+    /// If the result is false, settings that are loaded later contain the options of the application. Jobs must
+    /// therefore call this function before they load the settings.
+    pub(crate) fn awaits_value_separation(&self) -> bool {
+        self.awaits_value_separation.load(Ordering::Acquire)
+    }
+
+    /// Ends the wait for the options for separated values if the settings contain such options. The application has
+    /// opened the keyspace without other options. Returns true if the wait has ended.
+    pub(crate) fn confirm_value_separation(&self) -> bool {
+        self.settings().options.value_separation.is_some()
+            && self.awaits_value_separation.swap(false, Ordering::AcqRel)
     }
 
     /// Returns true if jobs must keep tombstones below newer entries, see [`KeyspaceOptions::delete_persistence`]. Jobs

@@ -212,7 +212,8 @@ fn find_blob_gc(
     (jobs, overdue): (&TreeJobState, &BTreeSet<FileId>),
     urgent: bool,
 ) -> Option<BlobGcJob> {
-    if version.blobs().is_empty() {
+    // Without the options of the application, the bounds are unknown, and the values might be moved to tables.
+    if version.blobs().is_empty() || tree.awaits_value_separation() {
         return None;
     }
     let settings = tree.settings();

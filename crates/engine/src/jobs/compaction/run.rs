@@ -334,8 +334,11 @@ struct MergeStats {
 /// Returns the blob files whose values a merge may relocate.
 ///
 /// Returns no files after a failed job, until a job of the tree succeeds. Relocation is optional, and must not use disk
-/// space that other jobs need.
+/// space that other jobs need. Returns no files until the application has passed the options of the keyspace.
 fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> {
+    if tree.awaits_value_separation() {
+        return BTreeSet::new();
+    }
     let separation = tree.settings().options.value_separation;
     match separation.filter(|separation| separation.scan_read_bytes > 0) {
         Some(separation) if tree.jobs.lock().failures == 0 => {

@@ -6,6 +6,7 @@
 //! - A value pointer is replaced by its value in three cases: the job moves all values of the blob file (garbage
 //!   collection), the value is relocated to make scans faster (`relocate.rs`), or value separation was disabled. The
 //!   value is then written like a new value.
+//! - Until the application has passed the options of the keyspace after an open, all value pointers are copied.
 //!
 //! The expiry time of an entry is always stored in the table, before the value or the value pointer.
 //!
@@ -61,6 +62,8 @@ pub(crate) enum ValuePlacement {
 #[derive(Debug)]
 pub(crate) struct OutputValueWriter {
     separation: Option<ValueSeparation>,
+    /// Whether value pointers are copied even though `separation` is `None`.
+    awaits_separation: bool,
     compression: Compression,
     keyspace: u32,
     source: ValueSource,
@@ -82,9 +85,11 @@ pub(crate) struct OutputValueWriter {
 impl OutputValueWriter {
     /// Creates a writer for the values of a job that writes tables to `level`.
     pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> OutputValueWriter {
+        let awaits_separation = tree.awaits_value_separation();
         let options = &tree.settings().options;
         OutputValueWriter {
             separation: options.value_separation,
+            awaits_separation,
             compression: options.compression_of(level),
             keyspace: tree.id,
             source,
@@ -147,7 +152,8 @@ impl OutputValueWriter {
                     self.add_reference(id, &pointer);
                     return Ok(ValuePlacement::AsIs);
                 }
-                let may_stay = self.separation.is_some() && !self.source.victims.contains(&id);
+                let is_kept = self.separation.is_some() || self.awaits_separation;
+                let may_stay = is_kept && !self.source.victims.contains(&id);
                 let relocation = self.relocation.as_mut();
                 let is_relocated = relocation.is_some_and(|it| it.add_value(id, pointer.bytes));
                 if may_stay && !is_relocated {

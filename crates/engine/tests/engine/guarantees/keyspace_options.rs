@@ -2,8 +2,9 @@
 
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, Counter};
+use lsmx::metrics::ValueLogMetrics;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, KeyspaceOptions, Options};
+use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 
 use crate::harness::small_database::{open_with, policy};
 
@@ -61,4 +62,101 @@ fn keyspace_structural_options_come_from_manifest() {
         db.keyspace("counts", KeyspaceOptions::default()).unwrap();
         db.close(None).unwrap();
     }
+}
+
+/// Returns options of a keyspace in which no compaction is due. Garbage collection keeps the bytes of blob files below
+/// `amplification` times the referenced bytes.
+fn separated(amplification: f64) -> KeyspaceOptions {
+    let separation = ValueSeparation {
+        threshold_bytes: 100,
+        garbage_ratio: 1.0,
+        space_amplification_max: amplification,
+        ..ValueSeparation::default()
+    };
+    KeyspaceOptions::default()
+        .memtable_bytes(16 << 10)
+        .table_bytes(4 << 10)
+        .policy(policy("leveled(trigger=100,stop=200)"))
+        .value_separation(separation)
+}
+
+const KEYS: u32 = 200;
+
+/// Creates the keyspace `images` with separated values and two sorted runs. Half of the blob bytes of the older run is
+/// garbage.
+fn create_images(disk: &MemVfs) {
+    let db = open(disk, KeyspaceOptions::default());
+    let images = db.keyspace("images", separated(100.0)).unwrap();
+    for (round, step) in [(0, 1), (1, 2)] {
+        for number in (0..KEYS).step_by(step) {
+            images.put(number.to_be_bytes(), [round; 500]).unwrap();
+        }
+    }
+    images.compact_range::<&[u8]>(..).unwrap();
+    images.put("last", "run").unwrap();
+    db.flush().unwrap();
+    let log = log(&db);
+    assert!(log.blob_bytes as f64 > 1.4 * log.blob_referenced_bytes as f64, "{log:?}");
+    db.close(None).unwrap();
+}
+
+fn log(db: &Db) -> ValueLogMetrics {
+    db.metrics().keyspaces["images"].value_log
+}
+
+fn check_images(images: &Keyspace) {
+    for number in 0..KEYS {
+        let round = u8::from(number % 2 == 0);
+        assert_eq!(images.get(number.to_be_bytes()).unwrap().unwrap(), [round; 500], "{number}");
+    }
+    assert_eq!(images.iter().count(), KEYS as usize + 1);
+}
+
+/// Regression: until the program had passed the options of a keyspace, compactions and garbage collections moved its
+/// separated values into tables. The garbage collection used the default limits.
+#[test]
+fn separated_values_stay_in_blob_files_until_keyspace_gets_its_options() {
+    let disk = MemVfs::new();
+    create_images(&disk);
+    let db = open(&disk, KeyspaceOptions::default());
+    let before = log(&db);
+    db.wait_idle().unwrap();
+    // This handle does not pass the options either.
+    let images = db.open_keyspace("images", None).unwrap();
+    assert_eq!(db.metrics().keyspaces["images"].total().runs, 2);
+    images.compact_range::<&[u8]>(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(db.metrics().keyspaces["images"].total().runs, 1);
+    let after = log(&db);
+    assert_eq!((after.rewrites, after.rewritten_bytes, after.written_bytes), (0, 0, 0));
+    assert_eq!(after.blob_referenced_bytes, before.blob_referenced_bytes);
+    assert_eq!(after.blob_bytes, before.blob_bytes);
+    check_images(&images);
+
+    // The collection is due with the limit of these options. It moves the values to other blob files.
+    let images = db.keyspace("images", separated(1.2)).unwrap();
+    db.wait_idle().unwrap();
+    let collected = log(&db);
+    assert!(collected.rewrites > 0, "{collected:?}");
+    assert_eq!(collected.blob_referenced_bytes, before.blob_referenced_bytes);
+    assert!(collected.blob_bytes < before.blob_bytes, "{collected:?}");
+    check_images(&images);
+}
+
+/// If the program opens a keyspace without options, the keyspace keeps the value separation of the default keyspace, and
+/// its garbage is collected.
+#[test]
+fn keyspace_opened_without_options_collects_garbage_with_separation_of_default_keyspace() {
+    let disk = MemVfs::new();
+    create_images(&disk);
+    let db = open(&disk, separated(1.2));
+    db.wait_idle().unwrap();
+    let before = log(&db);
+    assert_eq!(before.rewrites, 0);
+    let images = db.open_keyspace("images", None).unwrap();
+    db.wait_idle().unwrap();
+    let collected = log(&db);
+    assert!(collected.rewrites > 0 && collected.blob_bytes < before.blob_bytes, "{collected:?}");
+    assert_eq!(collected.blob_referenced_bytes, before.blob_referenced_bytes);
+    check_images(&images);
 }
