@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use lsmx_bench::report::text::format_bytes;
+
 use crate::figures::{Figures, divide, labeled_figures};
 use crate::strategy::Strategy;
+
+/// Size of an entry in the experiment on data sizes.
+const ENTRY_BYTES: u64 = 128;
 
 /// The measurements of all result files, by file name.
 #[derive(Debug, Default)]
@@ -182,9 +187,20 @@ impl<'a> ResultPart<'a> {
         if cells.is_empty() {
             return None;
         }
-        labeled_figures(
-            cells.iter().map(|cell| (cell.text(flag).unwrap_or_default(), measure(cell))),
-        )
+        labeled_figures(cells.iter().map(|cell| {
+            let value = cell.text(flag).unwrap_or_default();
+            (sweep_label(flag, value), measure(cell))
+        }))
+    }
+}
+
+/// Returns a label for a value of a swept flag: updates per insert, percent of deletes, or bytes of data.
+fn sweep_label(flag: &str, value: &str) -> String {
+    match (flag, value.parse::<f64>(), value.parse::<u64>()) {
+        ("updates", Ok(share), _) => format!("{:.0} updates:", share / (1.0 - share)),
+        ("deletes", Ok(share), _) => format!("{:.0} % deletes:", 100.0 * share),
+        ("entries", _, Ok(entries)) => format!("{}:", format_bytes(entries * ENTRY_BYTES)),
+        _ => value.to_owned(),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
     };
     let tier_ranges_by_lo1 = |s: f64| {
         let of = |at| ranges.strategy_figure(at, |cell| range_us(cell, s));
-        (format!("s {s:e}"), divide(of(TIER), of(LO1)))
+        (format!("{} % of the data:", 100.0 * s), divide(of(TIER), of(LO1)))
     };
     let without_filter = |at| {
         let of = |part: ResultPart<'_>| part.strategy_figure(at, |cell| ios(cell, 1.0));
