@@ -8,6 +8,7 @@ use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
 use crate::options::keyspace::KeyspaceOptions;
+use crate::options::memory_plan::limit_store_memtable;
 use crate::options::policy::StoredPolicy;
 use crate::options::stored::{StoredOperandStore, StoredOptions};
 use crate::state::work_queue::WorkKind;
@@ -224,6 +225,10 @@ fn change_options(
     drop(settings);
     tree.check_default_ttl(&options)?;
     let store = attached.clone().or_else(|| tree.operand_store.attached());
+    if store.is_some() {
+        // The call may omit the store, which stays open.
+        limit_store_memtable(&mut options);
+    }
     options.check_delete_persistence(&policy, store.as_ref().map(|store| &store.factory))?;
     let operator = options.merge_operator.clone();
     let adds_separation = options.value_separation.is_some() && !tree.has_separated_values();

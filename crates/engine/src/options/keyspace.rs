@@ -144,8 +144,8 @@ impl KeyspaceOptions {
     /// Size at which a memtable is sealed and flushed, in bytes, at least 1 KiB.
     ///
     /// Larger memtables mean fewer flushes and less compaction, but more memory and a longer recovery. The engine
-    /// reduces larger values: with a memory budget to half of the memory for memtables, and together with
-    /// [`KeyspaceOptions::operand_store`] to 1 GiB. Without a budget, a value above
+    /// reduces larger values: with a memory budget to half of the memory for memtables, and if the keyspace has an
+    /// [operand store](KeyspaceOptions::operand_store) to 1 GiB. Without a budget, a value above
     /// [`Options::memtable_bytes_max`](crate::Options::memtable_bytes_max) is refused with [`Error::Contradiction`].
     /// [`Keyspace::options`](crate::Keyspace::options) returns the size in use. Default: 64 MiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {

@@ -117,7 +117,7 @@ impl MemoryPlan {
             options.table_bytes = Some(options.table_target_bytes().min(table_bytes_max));
         }
         if options.operand_store.is_some() {
-            options.memtable_bytes = options.memtable_bytes.min(STORE_MEMTABLE_BYTES_MAX);
+            limit_store_memtable(&mut options);
         }
         options
     }
@@ -154,6 +154,11 @@ impl MemoryPlan {
         }
         Ok(())
     }
+}
+
+/// Limits the memtables of a keyspace with an operand store.
+pub(crate) fn limit_store_memtable(options: &mut KeyspaceOptions) {
+    options.memtable_bytes = options.memtable_bytes.min(STORE_MEMTABLE_BYTES_MAX);
 }
 
 #[cfg(test)]

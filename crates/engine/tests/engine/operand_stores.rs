@@ -51,6 +51,20 @@ fn apply(db: &Db, keyspace: &Keyspace, operations: &str) {
     }
 }
 
+/// Bug: a call without the store raised the limit. A flush of more than 4 GiB of operands cannot be recovered.
+#[test]
+fn memtables_stay_limited_if_a_call_omits_the_store() {
+    let db = open(&MemVfs::new(), without_store());
+    let large = || merging().memtable_bytes(8 << 30);
+    let keyspace = db.keyspace("a", large().operand_store(QUIET)).unwrap();
+    assert_eq!(keyspace.options().memtable_bytes, 1 << 30);
+    let keyspace = db.keyspace("a", large()).unwrap();
+    assert_eq!(keyspace.options().memtable_bytes, 1 << 30);
+    keyspace.set_options(|options| options.memtable_bytes(8 << 30)).unwrap();
+    assert_eq!(keyspace.options().memtable_bytes, 1 << 30);
+    assert_eq!(db.keyspace("b", large()).unwrap().options().memtable_bytes, 8 << 30);
+}
+
 fn apply_to_default(db: &Db, operations: &str) {
     apply(db, &db.default_keyspace(), operations);
 }
