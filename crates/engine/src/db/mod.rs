@@ -1,6 +1,7 @@
 //! The database handle [`Db`] and the parts of an open database.
 
 pub(crate) mod admission;
+mod batch;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod clone_keyspace;

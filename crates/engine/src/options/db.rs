@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use crate::cache::BlockCacheKind;
 use crate::env::{
     Background, CLOCK_CONFIRMATION_DEFAULT, CLOCK_JUMP_MAX_DEFAULT, ClockRules, ManualClock,
-    saturating_u64,
+    duration_us,
 };
 use crate::error::{Error, Result};
 use crate::event::EventListener;
@@ -252,7 +252,7 @@ impl Options {
     /// The flush may be up to half of this time late. Default: never. The sizes of the WAL and of the memtables are
     /// limited in any case.
     pub fn flush_idle_after(mut self, idle: Duration) -> Self {
-        self.memtable_idle_us = Some(saturating_u64(idle.as_micros()));
+        self.memtable_idle_us = Some(duration_us(idle));
         self
     }
 
@@ -351,7 +351,7 @@ impl Options {
     /// repeated after the next interval. With [`Background::Inline`], there is no background catch-up. Default: no
     /// interval, a follower catches up only in [`Follower::catch_up`](crate::Follower::catch_up).
     pub fn follower_interval(mut self, interval: Duration) -> Self {
-        self.follower_interval_us = Some(saturating_u64(interval.as_micros()));
+        self.follower_interval_us = Some(duration_us(interval));
         self
     }
 
@@ -386,7 +386,7 @@ impl Options {
     /// # }
     /// ```
     pub fn metrics_file(mut self, interval: Duration) -> Self {
-        self.metrics_file_us = Some(saturating_u64(interval.as_micros()));
+        self.metrics_file_us = Some(duration_us(interval));
         self
     }
 
@@ -436,8 +436,8 @@ impl Options {
         let confirmation = self.clock_confirmation.unwrap_or(CLOCK_CONFIRMATION_DEFAULT);
         let jump = self.clock_jump_max.unwrap_or(CLOCK_JUMP_MAX_DEFAULT);
         ClockRules {
-            jump_us_max: saturating_u64(jump.as_micros()),
-            confirmation_us: saturating_u64(confirmation.as_micros()),
+            jump_us_max: duration_us(jump),
+            confirmation_us: duration_us(confirmation),
             follows_all_readings: read_only,
         }
     }

@@ -30,7 +30,7 @@ use lsmx_compaction::{
     CompactionPolicy, Debt, DeletePersistence, FileId, Level, RunningJobs, TreeShape,
 };
 
-use crate::env::{Env, NEVER_US};
+use crate::env::{Env, NEVER_US, duration_us};
 use crate::error::{Error, Result};
 use crate::metrics::OperationLatencies;
 use crate::options::filter_bits::{FilterBits, IncomingRun};
@@ -190,13 +190,13 @@ impl TreeSettings {
 
     /// Returns [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     fn default_ttl_us(&self) -> u64 {
-        self.options.default_ttl.map_or(0, |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
+        self.options.default_ttl.map_or(0, duration_us)
     }
 
     /// Returns the parts of the bound [`KeyspaceOptions::delete_persistence`], or `None` if there is no bound.
     fn delete_persistence(&self) -> Option<DeletePersistence> {
         let bound = self.options.delete_persistence?;
-        Some(DeletePersistence::new(u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)))
+        Some(DeletePersistence::new(duration_us(bound)))
     }
 
     /// Returns the compaction policy in use as an option value.

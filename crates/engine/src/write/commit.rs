@@ -31,7 +31,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
 
-use crate::env::{Background, WaitCause, YieldKind, saturating_u64};
+use crate::env::{Background, WaitCause, YieldKind, duration_us};
 use crate::error::{Error, Result};
 use crate::metrics::CommitMetrics;
 use crate::state::DbState;
@@ -674,7 +674,7 @@ impl Committer {
 
     /// Converts a maximum waiting time to a deadline of the environment's clock.
     pub(crate) fn deadline_us(&self, wait_max: Option<Duration>) -> Option<u64> {
-        Some(self.state.env.now_us().saturating_add(saturating_u64(wait_max?.as_micros())))
+        Some(self.state.env.now_us().saturating_add(duration_us(wait_max?)))
     }
 }
 

@@ -9,14 +9,13 @@ use lsmx::metrics::BlockKind;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeyspaceOptions, ValueSeparation};
 
-use crate::harness::database::{inline, memory_only, open, policy, small};
+use crate::harness::database::{inline, memory_only, open, without_jobs};
 
 const VALUE: [u8; 500] = [7; 500];
 
-/// Merges are never due, so that the entries stay in the files to which the tests have flushed them.
 fn keyspace_options() -> KeyspaceOptions {
     let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
-    small().policy(policy("leveled(trigger=100,stop=200)")).value_separation(separation)
+    without_jobs().value_separation(separation)
 }
 
 /// Returns the number of blocks of blob files that lookups have searched in the cache or read.

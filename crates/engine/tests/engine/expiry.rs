@@ -21,6 +21,7 @@ use lsmx_testkit::{EventLog, case_seeds};
 use crate::harness::clock::YEAR_US;
 use crate::harness::database::{
     self, assert_clean, compact, entries, inline, metrics, policy, settle, small, try_open,
+    without_jobs,
 };
 use crate::harness::expiry::play_history;
 
@@ -29,11 +30,6 @@ const SECOND_US: u64 = 1_000_000;
 
 fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
     database::open(disk, inline().keyspace_defaults(keyspace))
-}
-
-/// Merges are never due, so that tests control all jobs.
-fn without_jobs() -> KeyspaceOptions {
-    small().policy(policy("leveled(trigger=100,stop=200)"))
 }
 
 fn advance(db: &Db, us: u64) {

@@ -5,17 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Update, ValueSeparation};
+use lsmx::{Db, Error, Keyspace, Update, ValueSeparation};
 use lsmx_testkit::simple_store::SimpleStore;
 
-use crate::harness::database::{assert_clean, inline, open, policy, small};
+use crate::harness::database::{assert_clean, inline, open, small, without_jobs};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Merges are never due, so that operands stay above the value of their key.
-fn without_jobs() -> KeyspaceOptions {
-    small().policy(policy("leveled(trigger=100,stop=200)"))
-}
 
 /// Returns the time `after` from now.
 fn time(db: &Db, after: Duration) -> SystemTime {

@@ -26,6 +26,11 @@ pub(crate) fn small() -> KeyspaceOptions {
     KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10).block_bytes(256)
 }
 
+/// Returns [`small`] options with which merges are never due, so that tests control all jobs.
+pub(crate) fn without_jobs() -> KeyspaceOptions {
+    small().policy(policy("leveled(trigger=100,stop=200)"))
+}
+
 pub(crate) fn policy(text: &str) -> PolicySpec {
     text.parse().unwrap()
 }

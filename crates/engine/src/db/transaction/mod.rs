@@ -42,6 +42,7 @@ use crate::db::transaction::own_writes::OwnVersions;
 use crate::db::transaction::range::{ReadExtent, TransactionRange};
 use crate::db::transaction::state::{Savepoint, TransactionState};
 use crate::db::write::write;
+use crate::env::duration_us;
 use crate::error::Result;
 use crate::iter::range::Range;
 use crate::lookup::point::ReadScope;
@@ -112,7 +113,7 @@ impl Transaction {
 
     /// Makes the transaction lock keys. Its calls wait at most `timeout` for a key.
     pub(crate) fn with_locks(mut self, timeout: Duration) -> Transaction {
-        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let timeout_us = duration_us(timeout);
         self.locks = Some(TransactionLocks::new(&self.inner().lock_table, timeout_us));
         self
     }

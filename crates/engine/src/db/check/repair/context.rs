@@ -16,7 +16,7 @@ use crate::db::check::repair::table_writer::{RepairTables, ValueSalvager, Writte
 use crate::db::check::verify::check_descriptors;
 use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creation_number};
 use crate::db::open::log_source::LogSource;
-use crate::env::{CLOCK_CONFIRMATION_DEFAULT, ClockRules, Env, saturating_u64};
+use crate::env::{CLOCK_CONFIRMATION_DEFAULT, ClockRules, Env, duration_us};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::ManifestState;
@@ -62,7 +62,7 @@ impl<'a> RepairContext<'a> {
         let number = largest_number(&**vfs, dir, None)?.max(state.file_number_next);
         let rules = ClockRules {
             jump_us_max: u64::MAX,
-            confirmation_us: saturating_u64(CLOCK_CONFIRMATION_DEFAULT.as_micros()),
+            confirmation_us: duration_us(CLOCK_CONFIRMATION_DEFAULT),
             follows_all_readings: false,
         };
         env.start_database_clock(state.clock_us, rules);
