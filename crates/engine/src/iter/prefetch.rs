@@ -30,9 +30,6 @@ const BATCH_ENTRIES_MAX: [usize; 2] = [512, 4096];
 /// [`BATCH_ENTRIES_MAX`].
 const BATCH_BYTES: [u64; 2] = [1 << 20, 4 << 20];
 
-/// A key, and its value or the error of combining its merge operands.
-pub(crate) type Entry = (Slice, Result<Slice>);
-
 /// Context for reading values from blob files.
 #[derive(Debug)]
 pub(crate) struct PrefetchContext {
@@ -61,7 +58,7 @@ pub(crate) struct PrefetchIter {
     has_seen_pointer: bool,
     /// Number of entries in the next batch.
     batch_entries: usize,
-    prefetched: VecDeque<Entry>,
+    prefetched: VecDeque<(Slice, Result<Slice>)>,
     after_prefetched: EndOfPrefetched,
     /// Whether the last batch was read from a device.
     waited_for_device: bool,
@@ -102,23 +99,28 @@ impl PrefetchIter {
     /// is the number of remaining entries, if it is known.
     ///
     /// # Errors
-    /// Fails if data cannot be read. An error of combining operands is returned as part of the entry.
+    /// [`Error::MergeFailed`] stands for one entry, and the next call returns the following entry. After another error,
+    /// the iterator must not be used.
     #[inline]
     pub(crate) fn next(
         &mut self,
         expected: Option<u64>,
         is_within: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<Entry>> {
+    ) -> Option<Result<(Slice, Slice)>> {
         if !self.prefetched.is_empty() {
             return self.next_prefetched(is_within);
         }
-        if !matches!(self.after_prefetched, EndOfPrefetched::Entries) {
-            return match &self.after_prefetched {
-                EndOfPrefetched::Error(error) => Err(error.clone()),
-                _ => Ok(None),
-            };
+        match &self.after_prefetched {
+            EndOfPrefetched::Entries => {}
+            EndOfPrefetched::End => return None,
+            EndOfPrefetched::Error(error) => return Some(Err(error.clone())),
         }
-        let Some(key) = self.move_within_bounds(&is_within)? else { return Ok(None) };
+        match self.advance(&is_within) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
+        }
+        let key = Slice::from(self.cursor.key());
         let is_pointer = self.prefetch.is_some() && self.cursor.value_pointer().is_some();
         if is_pointer {
             let has_seen_pointer = std::mem::replace(&mut self.has_seen_pointer, true);
@@ -128,34 +130,28 @@ impl PrefetchIter {
             }
         }
         self.returned_key = None;
-        let value = separate_error_of_one_key(self.cursor.value_slice())?;
-        Ok(Some((key, value)))
+        Some(self.cursor.value_slice().map(|value| (key, value)))
     }
 
-    /// Moves to the next entry and returns its key. Returns `None` if the range has no further entries.
+    /// Moves the cursor to the next entry. Returns whether the range has an entry there.
     #[inline]
-    fn move_within_bounds(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<Option<Slice>> {
+    fn advance(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
         if self.is_current_pending {
             self.is_current_pending = false;
         } else if self.cursor.valid() {
             if self.backward { self.cursor.prev()? } else { self.cursor.next()? }
         }
-        if !self.cursor.valid() {
-            return Ok(None);
-        }
-        let key = self.cursor.key();
-        Ok(is_within(key).then(|| Slice::from(key)))
+        Ok(self.cursor.valid() && is_within(self.cursor.key()))
     }
 
     /// Returns the next prefetched entry. Returns `None` if the other end of the range has already returned this entry.
-    fn next_prefetched(&mut self, is_within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
-        let Some((key, value)) = self.prefetched.pop_front().filter(|(key, _)| is_within(key))
-        else {
-            return Ok(None);
-        };
-        let value = separate_error_of_one_key(value)?;
+    fn next_prefetched(
+        &mut self,
+        is_within: impl Fn(&[u8]) -> bool,
+    ) -> Option<Result<(Slice, Slice)>> {
+        let (key, value) = self.prefetched.pop_front().filter(|(key, _)| is_within(key))?;
         self.returned_key = Some(key.clone());
-        Ok(Some((key, value)))
+        Some(value.map(|value| (key, value)))
     }
 
     /// Prefetches entries, starting with the current entry, whose key is `key`. If a move fails, [`PrefetchIter::next`]
@@ -200,9 +196,9 @@ impl PrefetchIter {
             if index + 1 >= entries_max || bytes >= BATCH_BYTES[device] {
                 break;
             }
-            key = match self.move_within_bounds(is_within) {
-                Ok(Some(key)) => key,
-                Ok(None) => {
+            key = match self.advance(is_within) {
+                Ok(true) => Slice::from(self.cursor.key()),
+                Ok(false) => {
                     self.after_prefetched = EndOfPrefetched::End;
                     break;
                 }
@@ -273,12 +269,4 @@ fn locate_value(
         Some(value) => ValueLocation::Cached(value),
         None => ValueLocation::InBlobFile(Arc::clone(file), pointer),
     })
-}
-
-/// Returns an error of combining operands as a part of the entry. Other errors end the iteration.
-fn separate_error_of_one_key(value: Result<Slice>) -> Result<Result<Slice>> {
-    match value {
-        Err(error) if !matches!(error, Error::MergeFailed { .. }) => Err(error),
-        value => Ok(value),
-    }
 }

@@ -15,7 +15,7 @@ use crate::iter::db_iter::DbIter;
 use crate::iter::iter_view::{AnnouncedSeek, IterView};
 use crate::iter::key_bounds::{borrowed_bound, is_above, is_below, is_empty_range, key_of_bound};
 use crate::iter::merging_iter::MergingCursor;
-use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
+use crate::iter::prefetch::{PrefetchContext, PrefetchIter};
 use crate::lookup::batch::is_device_read;
 use crate::memtable::Memtable;
 use crate::options::read::{ReadOptions, ReadTier};
@@ -246,85 +246,89 @@ impl Range {
     }
 
     /// Returns the next entry at the front.
-    fn next_at_front(&mut self) -> Result<Option<Entry>> {
+    #[inline]
+    fn next_at_front(&mut self) -> Option<Result<(Slice, Slice)>> {
         if self.is_exhausted || self.remaining == Some(0) {
-            return Ok(None);
-        }
-        if self.front.is_none() {
-            self.front = Some(self.open_prefetch_iter_at_end(false)?);
+            return None;
         }
         let expected = self.expected_count();
+        if self.front.is_none() {
+            match self.open_prefetch_iter_at_end(false) {
+                Ok(iter) => self.front = Some(iter),
+                Err(error) => return Some(Err(error)),
+            }
+        }
         let (upper, back) = (&self.upper, &self.back);
-        let Some(front) = &mut self.front else { return Ok(None) };
-        front.next(expected, |key| {
+        self.front.as_mut()?.next(expected, |key| {
             // The other end is at the last entry that it has returned.
             !is_above(key, upper) && back.as_ref().is_none_or(|back| key < back.key())
         })
     }
 
     /// Returns the next entry at the back.
-    fn next_at_back(&mut self) -> Result<Option<Entry>> {
+    #[inline]
+    fn next_at_back(&mut self) -> Option<Result<(Slice, Slice)>> {
         if self.is_exhausted || self.remaining == Some(0) {
-            return Ok(None);
-        }
-        if self.back.is_none() {
-            self.back = Some(self.open_prefetch_iter_at_end(true)?);
+            return None;
         }
         let expected = self.expected_count();
+        if self.back.is_none() {
+            match self.open_prefetch_iter_at_end(true) {
+                Ok(iter) => self.back = Some(iter),
+                Err(error) => return Some(Err(error)),
+            }
+        }
         let (lower, front) = (&self.lower, &self.front);
-        let Some(back) = &mut self.back else { return Ok(None) };
-        back.next(expected, |key| {
+        self.back.as_mut()?.next(expected, |key| {
             !is_below(key, lower) && front.as_ref().is_none_or(|front| key > front.key())
         })
     }
 
-    /// Converts the result of a step at one end to the result of the call.
-    #[inline]
-    fn finish_step(
-        &mut self,
-        entry: Result<Option<Entry>>,
-        backward: bool,
-    ) -> Option<Result<(Slice, Slice)>> {
-        if !matches!(entry, Err(Error::WouldBlock)) {
-            self.counter.end_step(self.view.env());
+    /// Takes the next entry at one end.
+    fn step(&mut self, backward: bool) -> Option<Result<(Slice, Slice)>> {
+        if let Some(error) = &self.error {
+            return Some(Err(error.clone()));
         }
+        self.view.begin_call();
+        self.trace_request(backward);
+        self.counter.begin_step(self.view.env());
+        let entry = if backward { self.next_at_back() } else { self.next_at_front() };
         match &entry {
-            Ok(Some((key, value))) => {
-                self.remaining = self.remaining.map(|left| left - 1);
-                self.expected_entries =
-                    self.expected_entries.map(|entries| entries.saturating_sub(1));
-                self.trace_entry();
-                if self.view.options().tier == ReadTier::Memory {
-                    self.last_keys[usize::from(backward)] = Some(key.clone());
-                }
-                if let Ok(value) = value {
-                    self.counter.count_entry(key.len() + value.len());
-                }
+            Some(Ok((key, value))) => {
+                self.counter.count_entry(key.len() + value.len());
+                self.finish_entry(backward);
             }
-            Ok(None) => self.is_exhausted = true,
-            Err(_) => {}
+            Some(Err(Error::MergeFailed { .. })) => self.finish_entry(backward),
+            Some(Err(Error::WouldBlock)) => {
+                self.drop_cursors();
+                return entry;
+            }
+            Some(Err(error)) => self.record_error(error),
+            None => self.is_exhausted = true,
         }
-        match entry {
-            Ok(Some((key, Ok(value)))) => Some(Ok((key, value))),
-            Ok(Some((_, Err(error)))) => Some(Err(error)),
-            Ok(None) => None,
-            Err(error) => Some(Err(self.record_error(error))),
+        self.counter.end_step(self.view.env());
+        entry
+    }
+
+    /// Records that one end has returned an entry, or the error of combining its operands.
+    #[inline]
+    fn finish_entry(&mut self, backward: bool) {
+        self.remaining = self.remaining.map(|left| left - 1);
+        self.expected_entries = self.expected_entries.map(|entries| entries.saturating_sub(1));
+        self.trace_entry();
+        if self.view.options().tier == ReadTier::Memory {
+            let end = if backward { &self.back } else { &self.front };
+            self.last_keys[usize::from(backward)] = end.as_ref().map(|end| Slice::from(end.key()));
         }
     }
 
-    /// Stores an error, so that all further calls return it. [`Error::WouldBlock`] is not stored.
-    fn record_error(&mut self, error: Error) -> Error {
-        if matches!(error, Error::WouldBlock) {
-            self.drop_cursors();
-            return error;
+    /// Stores an error, so that all further calls return it.
+    #[cold]
+    fn record_error(&mut self, error: &Error) {
+        if !failpoint::is_on(Failpoint::IteratorContinuesAfterError) {
+            (self.front, self.back) = (None, None);
+            self.error = Some(error.clone());
         }
-        if failpoint::is_on(Failpoint::IteratorContinuesAfterError) {
-            return error;
-        }
-        self.front = None;
-        self.back = None;
-        self.error = Some(error.clone());
-        error
     }
 }
 
@@ -332,14 +336,7 @@ impl Iterator for Range {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(error) = &self.error {
-            return Some(Err(error.clone()));
-        }
-        self.view.begin_call();
-        self.trace_request(false);
-        self.counter.begin_step(self.view.env());
-        let entry = self.next_at_front();
-        self.finish_step(entry, false)
+        self.step(false)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -351,14 +348,7 @@ impl Iterator for Range {
 
 impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
-        if let Some(error) = &self.error {
-            return Some(Err(error.clone()));
-        }
-        self.view.begin_call();
-        self.trace_request(true);
-        self.counter.begin_step(self.view.env());
-        let entry = self.next_at_back();
-        self.finish_step(entry, true)
+        self.step(true)
     }
 }
 
