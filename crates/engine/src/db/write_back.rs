@@ -7,7 +7,7 @@
 //! the operand store, unless a snapshot needs them.
 //!
 //! Nothing is stored if the base of the operands has an expiry time, because the combined value depends on the time of
-//! the read.
+//! the read. After a job has removed such a base, nothing is stored while a reader uses a super version that contains it.
 //!
 //! The value is stored only if the newest operand is in the active memtable. A sealed memtable is flushed soon, so a value
 //! in it would save few lookups. For an operand in a table, the value would need a new sequence number. A transaction that
@@ -60,6 +60,9 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     let value_bytes = value.map_or(0, |value| len_u64(value.len()));
     let is_long = operands.searched_files || operands.bytes >= value_bytes / OPERAND_PART;
     if !(operands.newest_in_memtable && is_read_often && is_long) {
+        return;
+    }
+    if !tree.may_store_combined_value() {
         return;
     }
     // A get does not schedule a flush, so it must not fill the memtable.

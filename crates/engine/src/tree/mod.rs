@@ -594,10 +594,21 @@ impl Tree {
         held
     }
 
-    /// Replaces the super version by the result of `update`. If another thread replaces it concurrently, `update` is
-    /// called again.
+    /// Replaces the super version by the result of `update`.
     pub(crate) fn update_super_version(&self, update: impl Fn(&SuperVersion) -> SuperVersion) {
-        self.old_super_versions.add(self.super_version.rcu(|current| update(current)));
+        self.old_super_versions.add(|| self.super_version.rcu(|current| update(current)));
+    }
+
+    /// Returns whether a value that was combined from a super version in use may be stored in a memtable.
+    ///
+    /// Readers of older super versions share this memtable. Expiry, compaction filters and policies that drop data remove
+    /// the base of operands from the current super version, but not from older ones.
+    pub(crate) fn may_store_combined_value(&self) -> bool {
+        let settings = self.settings();
+        let jobs_change_values = self.may_expire()
+            || settings.options.compaction_filter.is_some()
+            || settings.policy.can_drop_data();
+        !jobs_change_values || self.old_super_versions.count_in_use().0 == 0
     }
 
     /// Returns the current shape of the tree for its policy. `now_us` must be read from the database clock before this

@@ -103,16 +103,16 @@ impl SuperVersion {
 pub(crate) struct OldSuperVersions(Mutex<Vec<Weak<SuperVersion>>>);
 
 impl OldSuperVersions {
-    /// Adds a replaced super version.
-    pub(crate) fn add(&self, old: Arc<SuperVersion>) {
-        let weak = Arc::downgrade(&old);
-        // Usually, this is the last reference, and nothing has to be tracked.
-        drop(old);
+    /// Adds the super version that `replace` replaces and returns. Threads that see the new super version also see the old
+    /// one in this list.
+    pub(crate) fn add(&self, replace: impl FnOnce() -> Arc<SuperVersion>) {
         let mut old_versions = self.0.lock();
+        let old = replace();
         old_versions.retain(|old| old.strong_count() > 0);
-        if weak.strong_count() > 0 {
-            old_versions.push(weak);
-        }
+        old_versions.push(Arc::downgrade(&old));
+        drop(old_versions);
+        // This may free memtables, so the lock is released before.
+        drop(old);
     }
 
     /// Returns the number of replaced super versions in use, and the number of references to them.
@@ -190,11 +190,11 @@ mod tests {
         first.active.insert(b"key", SeqNo(1), EntryKind::Put, b"value");
         let second = first.with_sealed_memtable(MemtableKind::default(), SeqNo(2));
         let old = OldSuperVersions::default();
-        old.add(Arc::clone(&first));
+        old.add(|| Arc::clone(&first));
         assert_eq!((old.count_in_use(), old.memtable_bytes(&second)), ((1, 1), 0));
         let third = second.with_version(&version, Some(&first.active));
         assert_eq!(old.memtable_bytes(&third), first.active.bytes());
-        old.add(Arc::new(second));
+        old.add(|| Arc::new(second));
         assert_eq!(old.count_in_use(), (1, 1), "the second has no other reference");
         drop(first);
         assert_eq!((old.count_in_use(), old.memtable_bytes(&third)), ((0, 0), 0));

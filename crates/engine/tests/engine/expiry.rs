@@ -437,6 +437,31 @@ fn operands_stay_when_their_base_expires() {
     }
 }
 
+/// Regression: after a job had removed the expired base, a get stored the combined operands in the memtable, which the
+/// iterator shares.
+#[test]
+fn iterator_reads_base_that_a_job_removed_after_its_expiry() {
+    let options = small().merge_operator(Append::default()).rmw_mode(RmwMode::Adaptive);
+    let db = open(&MemVfs::new(), options);
+    let keyspace = db.default_keyspace();
+    let write_backs = || metrics(&db).merges.write_backs;
+    keyspace.put_with_ttl("k", "base", SECOND).unwrap();
+    db.flush().unwrap();
+    keyspace.merge("k", "+").unwrap();
+    let mut iter = keyspace.iter();
+    advance(&db, SECOND_US);
+    db.wait_idle().unwrap();
+    assert_eq!(expired(&db).entries, 1);
+    for _ in 0..5 {
+        assert_eq!(get(&keyspace, None, "k").as_deref(), Some("+"));
+    }
+    assert_eq!(write_backs(), 0);
+    assert_eq!(iter.next().unwrap().unwrap().1, "base+");
+    drop(iter);
+    assert_eq!(get(&keyspace, None, "k").as_deref(), Some("+"));
+    assert_eq!(write_backs(), 1);
+}
+
 #[test]
 fn separated_value_keeps_its_expiry_and_becomes_garbage() {
     let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
