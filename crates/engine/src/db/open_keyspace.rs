@@ -4,7 +4,7 @@ use lsmx_base::sync::Arc;
 
 use crate::db::inner::DbInner;
 use crate::db::open::kept_log;
-use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
+use crate::db::operand_store::{OpenedStore, attach, open_operand_store, stored_token};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
 use crate::options::keyspace::KeyspaceOptions;
@@ -86,8 +86,8 @@ pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
 
 /// Opens or creates a keyspace with the operand store that was opened for it.
 ///
-/// Returns `None` if the keyspace or its operand store was replaced after `opened` was read. The caller must then
-/// retry.
+/// Returns `None` if the keyspace was replaced, or its operand store was replaced or changed, after `opened` was read. The
+/// caller must then retry.
 fn open_with_store(
     inner: &DbInner,
     shared_name: &Arc<KeyspaceName>,
@@ -100,7 +100,13 @@ fn open_with_store(
     // `close` sets `closed`, and then acquires this lock once. After that, no keyspace changes.
     inner.check_open()?;
     let existing = inner.state.trees.read().by_name(name).cloned();
-    let is_replaced = |opened: &OpenedStore| opened.tree != existing.as_ref().map(|tree| tree.id);
+    let is_replaced = |opened: &OpenedStore| match &existing {
+        Some(tree) if opened.tree == Some(tree.id) => {
+            tree.operand_store.attached().is_none()
+                && stored_token(&inner.state, tree.id) != opened.attached.opened
+        }
+        existing => opened.tree.is_some() || existing.is_some(),
+    };
     let lacks_store = existing.as_ref().is_some_and(|tree| {
         opened.is_none()
             && options.operand_store.is_some()

@@ -148,6 +148,11 @@ pub(crate) struct OpenedStore {
     pub(crate) attached: Arc<AttachedStore>,
 }
 
+/// Returns the state of the operand store of a keyspace that the manifest records.
+pub(crate) fn stored_token(state: &DbState, keyspace: u32) -> Option<StoreToken> {
+    state.manifest.with_state(|manifest| manifest.keyspaces.get(&keyspace)?.operand_token)
+}
+
 /// Opens the operand store in `options` for a keyspace, unless the store is already open. If the keyspace does not
 /// exist yet, the store shares `keyspace` with the tree that is created later.
 ///
@@ -188,9 +193,7 @@ pub(crate) fn open_operand_store(
     let needed = needed_descriptors(inner.options.background, stores.saturating_add(1));
     check_descriptors_available(vfs, &state.dir, needed - IDLE_DESCRIPTORS)?;
     let id = tree.as_ref().map(|tree| tree.id);
-    let token_of =
-        |id| state.manifest.with_state(|manifest| Some(manifest.keyspaces.get(&id)?.operand_token));
-    let token = id.and_then(token_of).flatten();
+    let token = id.and_then(|id| stored_token(state, id));
     let attached = store_opener(inner).open(name, &merging, factory, token);
     let attached = attached.map_err(|error| error.or_missing(&state.manifest.path()))?;
     let live = attached.store.live_files().into_iter();

@@ -124,6 +124,50 @@ impl PowerCut {
     }
 }
 
+/// Two threads open a keyspace whose store was missing. One of them may move the operands to the tree. Every operand must
+/// exist exactly once.
+///
+/// Regression: a thread attached the store that it had opened before the other thread passed the commits of the log to
+/// its own store.
+pub(crate) fn concurrent_opens_of_a_missing_store_keep_operands(seed: u64) -> Outcome {
+    let mut rng = TestRng::new(seed);
+    let (disk, mut counts) = (MemVfs::new(), Model::new());
+    let db = open_with(&disk, options()).unwrap();
+    write(&mut rng, &open_counts(&db), &mut counts);
+    let disk = disk.crash(*rng.choose(&CrashImage::ALL), rng.next_u64());
+    drop(db);
+    let db = open_with(&disk, options().background(Background::Stepped { seed, workers: 1 }));
+    let db = db.unwrap();
+    let moves = rng.is_one_in(2);
+    let threads = [moves, false].map(|moves| {
+        let opener = db.clone();
+        let open = move || {
+            let keyspace = open_counts(&opener);
+            keyspace.merge("z", "+").unwrap();
+            if moves {
+                keyspace.operands_to_tree().unwrap();
+            }
+        };
+        db.env().spawn("opener", open).unwrap()
+    });
+    for thread in threads {
+        db.env().join(thread).map_err(|_| "a thread panicked".to_owned())?;
+    }
+    counts.entry(b"z".to_vec()).or_default().extend(b"++");
+    let keyspace = open_counts(&db);
+    check(&keyspace, &counts);
+    write(&mut rng, &keyspace, &mut counts);
+    db.flush().unwrap();
+    check(&keyspace, &counts);
+    drop(keyspace);
+    db.close(None).unwrap();
+    drop(db);
+    let db = open_with(&disk, options()).unwrap();
+    check(&open_counts(&db), &counts);
+    db.close(None).unwrap();
+    Ok(())
+}
+
 /// Opens a database several times and cuts the power during these opens. In many opens, the operand store of one
 /// keyspace is missing or broken. All other keyspaces must work, and the log must stay within its limit. Once the store
 /// is open again, every operand must exist exactly once.

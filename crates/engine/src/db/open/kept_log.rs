@@ -29,6 +29,7 @@ use crate::db::open::memtable_flush::flush_active;
 use crate::db::open::new_manifest::ManifestSegments;
 use crate::db::open::replay::{LogReplay, ReplayTarget};
 use crate::db::operand_store;
+use crate::env::YieldKind;
 use crate::error::Result;
 use crate::format::batch::BatchOperationIter;
 use crate::format::version_edit::Change;
@@ -258,8 +259,14 @@ fn deliver_kept_log_locked(
     if let Some(token) = token.filter(|_| token != attached.opened) {
         attached.store.mark_committed(token);
     }
-    tree.operand_store.set_kept_log(None);
-    tree.operand_store.attach(Arc::clone(attached));
+    store.env.yield_point(YieldKind::JobStep);
+    {
+        // A concurrent open of the keyspace sees both changes or none. Otherwise, it could attach a store that it opened
+        // before the delivery.
+        let _changes = db.keyspace_changes.lock();
+        tree.operand_store.set_kept_log(None);
+        tree.operand_store.attach(Arc::clone(attached));
+    }
     attached.update_memory_charge();
     for segment in kept.segments() {
         store.obsolete_files.discard(FileName::Segment(segment.id).in_dir(&store.dir));
