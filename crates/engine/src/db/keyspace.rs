@@ -490,16 +490,13 @@ impl Keyspace {
         let inner = self.inner();
         inner.check_open()?;
         inner.begin_operation();
-        // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
-        // the versions that this number reads.
-        let view = self.tree.pin_super_version();
-        match &snapshot {
-            None => self.tree.check_live()?,
-            Some(snapshot) => self.tree.check_visible_to(snapshot)?,
-        }
-        let read_point = match &snapshot {
-            Some(snapshot) => inner.state.read_point_of_snapshot(snapshot),
-            None => inner.state.read_point(&self.tree),
+        let (view, read_point) = match &snapshot {
+            Some(snapshot) => {
+                let view = self.tree.pin_super_version();
+                self.tree.check_visible_to(snapshot)?;
+                (view, inner.state.read_point_of_snapshot(snapshot))
+            }
+            None => inner.state.pin_newest(&self.tree, Tree::pin_super_version)?,
         };
         self.tree.counters.count_scan();
         Ok(IterView::new(view, &self.tree, read_point, snapshot))

@@ -54,13 +54,10 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
     ) -> Result<MultiGet<K>> {
         inner.check_open()?;
         inner.begin_operation();
-        // The view is pinned before the sequence number is read. In the reverse order, a job could finish between the
-        // two steps and drop versions that are visible at this sequence number.
-        let view = tree.pin_super_version();
-        if snapshot.is_none() {
-            tree.check_live()?;
-        }
-        let read_point = snapshot.unwrap_or_else(|| inner.state.read_point(tree));
+        let (view, read_point) = match snapshot {
+            Some(snapshot) => (tree.pin_super_version(), snapshot),
+            None => inner.state.pin_newest(tree, Tree::pin_super_version)?,
+        };
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
         Ok(MultiGet { view, read_point, values: vec![None; keys.len()], keys, order, done: 0 })

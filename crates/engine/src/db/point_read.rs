@@ -7,7 +7,6 @@ use lsmx_base::slice::Slice;
 
 use crate::db::inner::DbInner;
 use crate::db::write_back::{CombinedGet, write_back};
-use crate::env::YieldKind;
 use crate::error::{Error, Result};
 use crate::lookup::point::{self, CombinedOperands, LookupLimits, ReadScope, ValueOrPointer};
 use crate::metrics::TimedOperation;
@@ -115,13 +114,10 @@ fn look_up<V: LookupValue>(
     if reads != ReadScope::Memory {
         inner.begin_operation();
     }
-    // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
-    // the versions that this number reads.
-    let view = tree.super_version();
-    if snapshot.is_none() {
-        tree.check_live()?;
-    }
-    let read_point = snapshot.unwrap_or_else(|| inner.state.read_point(tree));
+    let (view, read_point) = match snapshot {
+        Some(snapshot) => (tree.super_version(), snapshot),
+        None => inner.state.pin_newest(tree, Tree::super_version)?,
+    };
     let deadline = options.deadline.map(|limit| ReadDeadline::new(&inner.state.env, limit));
     let read = find(&view, read_point, (reads, deadline));
     if reads == ReadScope::Memory {
@@ -155,15 +151,13 @@ pub(crate) fn read_to_update(
     key: &[u8],
     reads: ReadScope,
 ) -> Result<ReadToUpdate> {
-    // `guard_seq` is loaded before the view. The memtable may be sealed between the loads of the view and of
+    // `guard_seq` is loaded before the view. The memtable may be sealed between the pin of the view and the read of
     // `read_point`. The view then lacks commits to the new memtable. They are newer than `guard_seq`, so the guard
     // rejects the update.
     let mut guard_seq = inner.state.sequence.published();
     let read = {
         // The view is released before the closure of the caller runs, because the closure may take long.
-        let view = tree.pin_super_version();
-        inner.state.env.yield_point(YieldKind::UserOperation);
-        let read_point = inner.state.read_point(tree);
+        let (view, read_point) = inner.state.pin_newest(tree, Tree::pin_super_version)?;
         if failpoint::is_on(Failpoint::UpdateGuardLoadedLate) {
             guard_seq = read_point.seq;
         }

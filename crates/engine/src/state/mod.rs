@@ -14,7 +14,7 @@ use lsmx_compaction::FileId;
 
 use crate::background_error::BackgroundErrorState;
 use crate::callback::{self, CallbackContext};
-use crate::env::Env;
+use crate::env::{Env, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::followers::PinnedFiles;
@@ -194,6 +194,34 @@ impl DbState {
         match tree.may_expire() {
             false => ReadPoint::without_time(seq),
             true => self.sequence.read_point(|| self.env.database_time_us()),
+        }
+    }
+
+    /// Pins the state of a tree with `pin`, and returns it together with the read point of the newest visible state.
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceDropped`].
+    #[inline]
+    pub(crate) fn pin_newest<V>(
+        &self,
+        tree: &Tree,
+        pin: impl Fn(&Tree) -> V,
+    ) -> Result<(V, ReadPoint)> {
+        loop {
+            let ingest = tree.ingested_ranges.newest();
+            // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise
+            // drop the versions that this number reads.
+            let view = pin(tree);
+            self.env.yield_point(YieldKind::UserOperation);
+            let read_point = self.read_point(tree);
+            // An ingest between the two steps is not in the view, but later commits are, if they are in its memtable. An
+            // ingest publishes its number last, so this check finds each ingest up to the read point.
+            if tree.ingested_ranges.newest() == ingest
+                || failpoint::is_on(Failpoint::IngestAfterPinIgnored)
+            {
+                tree.check_live()?;
+                return Ok((view, read_point));
+            }
         }
     }
 

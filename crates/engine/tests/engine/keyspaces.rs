@@ -9,7 +9,7 @@ use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
 use lsmx::inspect::BlockSource;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Update, WriteBatch};
 
 use crate::harness::database::{self, assert_clean, entries, files, inline, metrics, policy};
 
@@ -95,6 +95,7 @@ fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     assert_dropped(users.get("k"));
     assert_dropped(users.put("k", "v"));
     assert_dropped(users.multi_get(["k"]));
+    assert_dropped(users.fetch_update("k", |_| -> Update { panic!("the function was called") }));
     assert_dropped(users.approximate_size::<&[u8]>(..));
     assert_dropped(users.approximate_count::<&[u8]>(..));
     assert_dropped(users.first());

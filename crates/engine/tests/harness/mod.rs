@@ -25,6 +25,7 @@ pub(crate) mod golden;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
+pub(crate) mod ingests;
 pub(crate) mod liveness;
 pub(crate) mod log_archives;
 pub(crate) mod log_crashes;

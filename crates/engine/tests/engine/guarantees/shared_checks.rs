@@ -6,13 +6,14 @@ use crate::harness::parallel::{in_parallel, watched};
 use crate::harness::small_database::seeds;
 use crate::harness::{
     Outcome, clock, closing, descriptors, device_hangs, disk_use, failed_open, guards, identity,
-    lost_log, memory, missing_store, quarantine, queues, range_tombstones,
+    ingests, lost_log, memory, missing_store, quarantine, queues, range_tombstones,
 };
 
 /// The number of the guarantee, the name of the check, the number of seeds, and the check function.
 type Row = (u64, &'static str, u64, fn(u64) -> Outcome);
 
 const CHECKS: &[Row] = &[
+    (6, "reads during ingests", 40, ingests::reads_during_ingests_return_states_that_existed),
     (6, "snapshot after the pick of a drop keeps its files", 1, queues::late_snapshot_keeps_files),
     (9, "reserve is bounded", 3, disk_use::reserve_is_bounded),
     (9, "reserve is dispensable", 3, disk_use::reserve_is_dispensable),
@@ -49,6 +50,12 @@ const CHECKS: &[Row] = &[
         device_hangs::flushes_while_store_hangs("lsmx-flush")
     }),
     (16, "operands wait for their store", 150, missing_store::operands_wait_for_their_store),
+    (
+        16,
+        "operands with concurrent opens of a missing store",
+        300,
+        missing_store::concurrent_opens_of_a_missing_store_keep_operands,
+    ),
     (16, "few descriptors", 1, descriptors::few_descriptors_are_refused_or_enough),
     (17, "guards with large batches", 30, guards::guards_during_large_batches),
     (17, "guards older than the memtables", 5, guards::guards_older_than_the_memtables),
