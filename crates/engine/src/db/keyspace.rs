@@ -706,8 +706,8 @@ impl Keyspace {
 
     /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.
     ///
-    /// Memtables are flushed to the store first. Later opens do not need the store. Without a store the call has
-    /// no effect. During the call, [`Db::snapshot`](crate::Db::snapshot) and the starts of transactions wait.
+    /// Operands in memtables go to the tree at the next flush. Later opens do not need the store. Without a store the call
+    /// has no effect. During the call, [`Db::snapshot`](crate::Db::snapshot) and the starts of transactions wait.
     ///
     /// # Errors
     /// [`Error::SnapshotsHeld`] if a snapshot exists; [`Error::NoOperandStore`]; [`Error::KeyspaceDropped`];

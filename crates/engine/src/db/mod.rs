@@ -429,7 +429,8 @@ impl Db {
     /// Memtables that overlap a file are flushed first. Commits wait during the last step, which syncs the manifest
     /// once. Existing snapshots and iterators do not see the entries. A guard or a transaction that is older than the
     /// ingest fails with [`Error::ConflictUnknown`] if its keys overlap the ingested key range. This range extends from
-    /// the smallest to the largest ingested key of the keyspace.
+    /// the smallest to the largest ingested key of the keyspace. The 16 last ranges of a keyspace are kept; older ones are
+    /// combined into one range, which counts as ingested at the last of their times.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -265,7 +265,8 @@ impl Transaction {
         self.add(keyspace, |batch| batch.put(keyspace, key, value))
     }
 
-    /// Writes a value that expires after `ttl`, counted from this call; see [`Keyspace::put_with_ttl`].
+    /// Writes a value that expires after `ttl`; see [`Keyspace::put_with_ttl`]. The time is counted from this call. In a
+    /// locking transaction, it is counted from the time at which the key is locked.
     ///
     /// # Errors
     /// The errors of [`Transaction::put`]; [`Error::ExpiryRefused`](crate::Error::ExpiryRefused).
@@ -413,7 +414,8 @@ impl Transaction {
     ///   [`WriteBatch::guard`]. Locks do not prevent this error. The history for ranges begins with the first range that a transaction reads after
     ///   the open. The error also occurs if the transaction has read keys in the key range of a later ingest. The transaction
     ///   is not committed.
-    /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): a keyspace that was read or written has been dropped.
+    /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): the transaction has writes, and a keyspace that it has
+    ///   read or written has been dropped.
     /// - The other errors of [`Db::write`](crate::Db::write).
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<()> {
         let (inner, batch) = (self.inner(), self.take_batch());
