@@ -228,10 +228,13 @@ fn crash_at_any_operation_leaves_a_prefix_with_all_durable_commits() {
     let (checked, goal) = (AtomicU64::new(0), scaled(IMAGES));
     let failure = in_parallel(|number| {
         let seed = run_seed(seed, number);
-        let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {
-            0 => crashes_of(&short(plan(seed)), &coverage),
-            _ => enumerate(seed, &coverage),
-        })?;
+        let images = match number {
+            0 => {
+                let plan = short(plan(seed));
+                watched(&format!("LSMX_TEST_REPLAY={}", plan.name), || crashes_of(&plan, &coverage))
+            }
+            _ => watched(&format!("LSMX_TEST_REPLAY={seed}"), || enumerate(seed, &coverage)),
+        }?;
         Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
     });
     println!("{} images checked\n{coverage}", checked.load(Ordering::Relaxed));
