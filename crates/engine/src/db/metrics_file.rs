@@ -115,9 +115,12 @@ pub(super) fn start_metrics_file(inner: &Arc<DbInner>) {
 /// Writes the file periodically until the database is closed.
 fn write_in_interval(inner: &DbInner, interval_us: u64) {
     let (state, vfs) = (&inner.state, inner.options.file_system());
-    let open_us = state.env.now_us();
+    let open_us = state.env.wall_us();
     while !state.is_closing() {
-        let time_us = state.env.now_us();
+        let begin_us = state.env.now_us();
+        // Readers compare it with their wall clock. The scheduling clock differs from the wall clock after a step of the
+        // wall clock, and after a suspension of the machine.
+        let time_us = state.env.wall_us();
         let write = || {
             let reading = MetricsReading {
                 process_id: std::process::id(),
@@ -132,7 +135,7 @@ fn write_in_interval(inner: &DbInner, interval_us: u64) {
         if !matches!(catch_unwind(AssertUnwindSafe(write)), Ok(Ok(()))) {
             add(&inner.metrics_file_failures, 1);
         }
-        let deadline_us = Some(time_us.saturating_add(interval_us).max(state.env.now_us() + 1));
+        let deadline_us = Some(begin_us.saturating_add(interval_us).max(state.env.now_us() + 1));
         let closing = &mut || state.is_closing();
         state.env.wait(WaitCause::Work, &state.progress, deadline_us, closing);
     }

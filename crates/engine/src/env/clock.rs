@@ -238,7 +238,8 @@ impl SystemClock {
         }
     }
 
-    fn wall_us(&self) -> u64 {
+    /// Returns the reading of the wall clock.
+    pub(crate) fn wall_us(&self) -> u64 {
         match &self.source {
             TimeSource::Real(_) => super::wall_clock_us(),
             TimeSource::Manual(clock) => clock.wall_us(),

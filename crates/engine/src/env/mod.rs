@@ -223,6 +223,14 @@ impl Env {
         }
     }
 
+    /// Returns the wall clock in microseconds since the Unix epoch, for other processes. It may be set back.
+    pub(crate) fn wall_us(&self) -> u64 {
+        match &self.0.clock {
+            Clock::System(clock) => clock.wall_us(),
+            Clock::Virtual(now_us) => now_us.load(Ordering::Acquire),
+        }
+    }
+
     /// Returns the database clock in microseconds since the Unix epoch, for the ages of files and tombstones.
     ///
     /// It is the largest accepted reading of the wall clock and never goes back. A virtual clock has its own epoch.
