@@ -101,11 +101,9 @@ failpoints! {
     FoldedValueStale = "folded-value-stale" of 23,
     /// A read-modify-write does not check whether the key has changed, so it overwrites concurrent writes of the key.
     UpdateWithoutGuard = "update-without-guard" of 35,
-    /// The conflict check of an update starts at a sequence number that is newer than the view that the update read.
-    UpdateGuardLoadedLate = "update-guard-loaded-late" of 35,
-    /// A read does not check whether tables were ingested after it pinned its view. It can then return a commit without the
-    /// ingest before it.
-    IngestAfterPinIgnored = "ingest-after-pin-ignored" of 35,
+    /// A read does not check whether its super version was replaced before it read the sequence number. It can then miss
+    /// commits up to this number.
+    SuperVersionChangeIgnored = "super-version-change-ignored" of 35,
     /// A batch is applied in several parts.
     BatchSplit = "batch-split" of 13,
     /// After a crash, sequence numbers continue without a gap, so that some are used twice.

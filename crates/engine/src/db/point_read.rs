@@ -1,7 +1,6 @@
 //! Point reads of the newest value of a key, or of its value at a snapshot.
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 
@@ -151,17 +150,10 @@ pub(crate) fn read_to_update(
     key: &[u8],
     reads: ReadScope,
 ) -> Result<ReadToUpdate> {
-    // `guard_seq` is loaded before the view. The memtable may be sealed between the pin of the view and the read of
-    // `read_point`. The view then lacks commits to the new memtable. They are newer than `guard_seq`, so the guard
-    // rejects the update.
-    let mut guard_seq = inner.state.sequence.published();
-    let read = {
+    let (guard_seq, read) = {
         // The view is released before the closure of the caller runs, because the closure may take long.
         let (view, read_point) = inner.state.pin_newest(tree, Tree::pin_super_version)?;
-        if failpoint::is_on(Failpoint::UpdateGuardLoadedLate) {
-            guard_seq = read_point.seq;
-        }
-        point::get_with_expiry(tree, &view, key, read_point, reads)
+        (read_point.seq, point::get_with_expiry(tree, &view, key, read_point, reads))
     };
     let (value, expiry_us) = read.inspect_err(|error| {
         if !matches!(error, Error::WouldBlock) {

@@ -197,7 +197,8 @@ impl DbState {
         }
     }
 
-    /// Pins the state of a tree with `pin`, and returns it together with the read point of the newest visible state.
+    /// Pins the super version of a tree with `pin`, and returns it together with the read point of the newest visible state.
+    /// The super version contains all commits up to the read point.
     ///
     /// # Errors
     /// [`Error::KeyspaceDropped`].
@@ -208,16 +209,18 @@ impl DbState {
         pin: impl Fn(&Tree) -> V,
     ) -> Result<(V, ReadPoint)> {
         loop {
-            let ingest = tree.ingested_ranges.newest();
+            let changes = tree.super_version_changes();
             // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise
             // drop the versions that this number reads.
             let view = pin(tree);
             self.env.yield_point(YieldKind::UserOperation);
             let read_point = self.read_point(tree);
-            // An ingest between the two steps is not in the view, but later commits are, if they are in its memtable. An
-            // ingest publishes its number last, so this check finds each ingest up to the read point.
-            if tree.ingested_ranges.newest() == ingest
-                || failpoint::is_on(Failpoint::IngestAfterPinIgnored)
+            // A seal or an ingest between the two steps is not in the view. The view then lacks commits up to the read point:
+            // the ingest, but not the later commits to its memtable, or all commits to a later memtable, which may have
+            // renewed values that expire at the time of the read point. Commits are published after the change of the
+            // super version that shows them, so this check finds each such change.
+            if tree.super_version_changes() == changes
+                || failpoint::is_on(Failpoint::SuperVersionChangeIgnored)
             {
                 tree.check_live()?;
                 return Ok((view, read_point));

@@ -18,8 +18,7 @@ const RANGES_MAX: usize = 16;
 /// Key ranges of all ingests into a tree since the tree was opened.
 #[derive(Debug, Default)]
 pub(crate) struct IngestedRanges {
-    /// Sequence number of the last ingest, or 0 if there was none. Changes after the tree shows the ingested tables, and
-    /// before the sequence number is published. Guard checks read it before they lock `ranges`.
+    /// Sequence number of the last ingest, or 0 if there was none. Guard checks read it before they lock `ranges`.
     newest: AtomicU64,
     /// Key ranges with the sequence numbers of their ingests, oldest first.
     ranges: Mutex<VecDeque<(SeqNo, KeyRange)>>,
@@ -39,16 +38,10 @@ impl IngestedRanges {
         self.newest.store(seq.0, Ordering::Release);
     }
 
-    /// Returns the sequence number of the last ingest, or 0 if there was none.
-    #[inline]
-    pub(crate) fn newest(&self) -> SeqNo {
-        SeqNo(self.newest.load(Ordering::Acquire))
-    }
-
     /// Returns whether an ingest after `read` may have written one of the keys.
     #[inline]
     pub(crate) fn may_contain_newer(&self, keys: &GuardedKeys, read: SeqNo) -> bool {
-        self.newest() > read && self.contains_newer(keys, read)
+        self.newest.load(Ordering::Acquire) > read.0 && self.contains_newer(keys, read)
     }
 
     #[cold]

@@ -224,6 +224,8 @@ pub(crate) struct Tree {
     /// Replaced only by [`Tree::update_super_version`], so that no concurrent change is lost.
     super_version: ArcSwap<SuperVersion>,
     pub(crate) old_super_versions: OldSuperVersions,
+    /// Number of replacements of the super version. Incremented after each replacement.
+    super_version_changes: AtomicU64,
     /// Held while the result of a job is made durable and visible, including I/O. The lock orders the manifest edits of
     /// this tree. Reads, writes and policies never take this lock.
     pub(crate) install: Mutex<()>,
@@ -317,6 +319,7 @@ impl Tree {
             settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(view),
             old_super_versions: OldSuperVersions::default(),
+            super_version_changes: AtomicU64::new(0),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobState::default()),
             counters: Arc::new(TreeCounters::new(latencies)),
@@ -597,6 +600,14 @@ impl Tree {
     /// Replaces the super version by the result of `update`.
     pub(crate) fn update_super_version(&self, update: impl Fn(&SuperVersion) -> SuperVersion) {
         self.old_super_versions.add(|| self.super_version.rcu(|current| update(current)));
+        self.super_version_changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns the number of replacements of the super version. A reader that pins the super version after this call pins
+    /// the result of the last of them or a later one.
+    #[inline]
+    pub(crate) fn super_version_changes(&self) -> u64 {
+        self.super_version_changes.load(Ordering::Acquire)
     }
 
     /// Returns whether a value that was combined from a super version in use may be stored in a memtable.

@@ -25,13 +25,14 @@ pub(crate) mod golden;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
-pub(crate) mod ingests;
+
 pub(crate) mod liveness;
 pub(crate) mod log_archives;
 pub(crate) mod log_crashes;
 pub(crate) mod lost_log;
 pub(crate) mod memory;
 pub(crate) mod missing_store;
+pub(crate) mod newest_reads;
 pub(crate) mod options;
 pub(crate) mod oracle;
 pub(crate) mod parallel;

@@ -23,8 +23,8 @@ use crate::harness::transactions::{locked_increments, random_transactions};
 use crate::harness::workload::{Faults, Plan, play};
 use crate::harness::{
     Outcome, clock, closing, compaction_filters, delete_persistence, descriptors, device_hangs,
-    disk_use, expiry, failed_open, identity, ingests, lost_log, memory, missing_store, options,
-    oracle, quarantine, queues, range_tombstones, writers,
+    disk_use, expiry, failed_open, identity, lost_log, memory, missing_store, options, oracle,
+    quarantine, queues, range_tombstones, writers,
 };
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
@@ -141,10 +141,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
             ("traces of deleted values", delete_persistence::history_leaves_no_trace)
         }
         Failpoint::UpdateWithoutGuard => ("updates", updates),
-        Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
-        Failpoint::IngestAfterPinIgnored => {
-            ("reads during ingests", ingests::reads_during_ingests_return_states_that_existed)
-        }
+        Failpoint::SuperVersionChangeIgnored => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),
         Failpoint::AdmissionIgnoresReserved => ("batches in flight", memory::batches_in_flight),
         Failpoint::DroppedMemtableCounted => ("drops among folds", memory::drops_among_folds),

@@ -6,14 +6,15 @@ use crate::harness::parallel::{in_parallel, watched};
 use crate::harness::small_database::seeds;
 use crate::harness::{
     Outcome, clock, closing, descriptors, device_hangs, disk_use, failed_open, guards, identity,
-    ingests, lost_log, memory, missing_store, quarantine, queues, range_tombstones,
+    lost_log, memory, missing_store, newest_reads, quarantine, queues, range_tombstones,
 };
 
 /// The number of the guarantee, the name of the check, the number of seeds, and the check function.
 type Row = (u64, &'static str, u64, fn(u64) -> Outcome);
 
 const CHECKS: &[Row] = &[
-    (6, "reads during ingests", 40, ingests::reads_during_ingests_return_states_that_existed),
+    (6, "reads during ingests", 40, newest_reads::reads_during_ingests_return_states_that_existed),
+    (6, "reads of renewed values", 40, newest_reads::reads_find_renewed_values),
     (6, "snapshot after the pick of a drop keeps its files", 1, queues::late_snapshot_keeps_files),
     (9, "reserve is bounded", 3, disk_use::reserve_is_bounded),
     (9, "reserve is dispensable", 3, disk_use::reserve_is_dispensable),

@@ -1,4 +1,6 @@
-//! Reads of the newest state during ingests.
+//! Reads of the newest state while another thread changes the super version.
+
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
@@ -7,7 +9,7 @@ use lsmx::{Db, Keyspace, KeyspaceOptions, Options, RmwMode, Update};
 
 use super::{Outcome, oracle};
 
-const ROUNDS: u32 = 12;
+const ROUNDS: u64 = 12;
 const KEY: &str = "k";
 
 /// Another thread ingests a value of a key and then merges an operand into the key. Each read returns a state that
@@ -37,7 +39,7 @@ pub(crate) fn reads_during_ingests_return_states_that_existed(seed: u64) -> Outc
         };
         let thread = db.env().spawn("writer", write).map_err(|error| error.to_string())?;
         while db.snapshot().get(&keyspace, KEY).ok().flatten().is_none_or(|at| at != *merged) {
-            let found = read(&keyspace, seed.wrapping_add(u64::from(round)))?;
+            let found = read(&keyspace, seed.wrapping_add(round))?;
             if ![&last, &value, &merged].contains(&&found) {
                 return Err(format!("{found:?} after {last:?} and before {merged:?}"));
             }
@@ -50,6 +52,35 @@ pub(crate) fn reads_during_ingests_return_states_that_existed(seed: u64) -> Outc
         last = merged;
     }
     Ok(())
+}
+
+/// Another thread renews a value before it expires, and commits so much that memtables are sealed. Each read finds the
+/// value.
+///
+/// Regression: a read pinned its view before a memtable was sealed, and took its time after the first value had expired.
+/// The renewed value was in the new memtable, which its view did not contain.
+pub(crate) fn reads_find_renewed_values(seed: u64) -> Outcome {
+    const TTL: Duration = Duration::from_secs(1);
+    let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
+    let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+    let db = oracle::open(&MemVfs::new(), options.keyspace_defaults(tuning))?;
+    let keyspace = db.default_keyspace();
+    keyspace.put_with_ttl(KEY, "value", TTL).map_err(|error| format!("{error:?}"))?;
+    let writer = db.clone();
+    let renew = move || {
+        for _ in 0..ROUNDS {
+            writer.put("other", [0; 2 << 10]).expect("a put");
+            writer.default_keyspace().put_with_ttl(KEY, "value", TTL).expect("a renewal");
+            writer.env().advance_us(600_000);
+        }
+    };
+    let thread = db.env().spawn("writer", renew).map_err(|error| error.to_string())?;
+    for number in 0..2 * ROUNDS {
+        if read(&keyspace, number)?.is_empty() {
+            return Err(format!("read {number} misses the value"));
+        }
+    }
+    db.env().join(thread).map_err(|_| "a thread panicked".to_owned())
 }
 
 fn get(db: &Db) -> Outcome<String> {
