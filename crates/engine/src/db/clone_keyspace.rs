@@ -31,7 +31,6 @@ use crate::format::expiry::put_expiring_value;
 use crate::format::version_edit::Change;
 use crate::iter::iter_view::IterView;
 use crate::jobs::compaction::output::JobOutputs;
-use crate::jobs::obsolete_files;
 use crate::jobs::version_installer::sync_directory;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::read::ReadOptions;
@@ -77,8 +76,7 @@ pub(crate) fn clone_keyspace(
     backpressure::refresh_write_limits(state, &inner.throttle, &tree);
     state.work.push(WorkKind::Compaction, tree.id);
     state.emit(&Event::Ingest(count_ingest(&tree, &placed, seq)));
-    // A failure here has made the database read-only.
-    let _ = obsolete_files::rewrite_manifest(state);
+    inner.rewrite_manifest();
     inner.scheduler.run_inline();
     Ok(tree)
 }

@@ -17,6 +17,7 @@ use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::flush_trigger::FlushTrigger;
+use crate::jobs::obsolete_files;
 use crate::jobs::scheduler::JobScheduler;
 use crate::lookup::point::{self, ReadScope};
 use crate::metrics::WalMetrics;
@@ -203,6 +204,14 @@ impl DbInner {
         self.state.error_state.check_writable()
     }
 
+    /// Rewrites the manifest if it has become long, at the end of a call that is not a job.
+    pub(super) fn rewrite_manifest(&self) {
+        // While this guard exists, `close` and `resume` wait. After `close`, the manifest may belong to another process.
+        let Ok(_writes) = self.begin_file_writes() else { return };
+        // A failure here has made the database read-only.
+        let _ = obsolete_files::rewrite_manifest(&self.state);
+    }
+
     /// Waits until no call writes table files. The caller must have made new calls fail. Returns false at the deadline.
     pub(super) fn wait_for_file_writes(&self, cause: WaitCause, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
@@ -327,7 +336,10 @@ impl DbInner {
             // the edit, but not all commits before it.
             false => state.wal.sync_with_mark(),
         };
-        let appended = synced.and_then(|()| state.append_edit(&VersionEdit { changes }));
+        synced.map_err(|error| state.make_read_only_under_lock(error))?;
+        // While `resume` replaces a log that has failed, a sync succeeds without effect.
+        state.error_state.check_writable()?;
+        let appended = state.append_edit(&VersionEdit { changes });
         appended.map_err(|error| state.make_read_only_under_lock(error))
     }
 

@@ -503,7 +503,9 @@ fn push_older_versions(
 ) -> Result<bool> {
     let Some(older) = operand.0.checked_sub(1) else { return Ok(false) };
     let placeholder = ReadContext::for_lookup(ReadPurpose::MemoryOnly);
-    let mut cursor = TableCursor::with_read_context(table, std::mem::replace(context, placeholder));
+    let context_of_cursor = std::mem::replace(context, placeholder);
+    // The purpose of a lookup is `Scan` only if its blocks must not be cached.
+    let mut cursor = TableCursor::with_read_context(table, context_of_cursor).bypassing_cache();
     let mut push_versions = || {
         cursor.seek(user_key, SeqNo(older))?;
         while cursor.valid() && cursor.key().user_key == user_key {

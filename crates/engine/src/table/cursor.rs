@@ -76,6 +76,12 @@ impl TableCursor {
         self
     }
 
+    /// Makes a scan leave the blocks that it reads out of the cache.
+    pub(crate) fn bypassing_cache(mut self) -> TableCursor {
+        self.read_ahead.bypass_cache();
+        self
+    }
+
     /// Makes the cursor reuse the buffers of a data block cursor.
     pub(crate) fn with_spare(self, spare: Option<DataBlockCursor>) -> TableCursor {
         TableCursor { spare, ..self }

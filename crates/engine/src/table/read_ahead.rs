@@ -103,6 +103,11 @@ impl BlockReadAhead {
         BlockReadAhead { window_bytes_max, bypasses_cache: hints.bypasses_cache, ..self }
     }
 
+    /// Keeps the blocks that a scan reads out of the cache.
+    pub(super) fn bypass_cache(&mut self) {
+        self.bypasses_cache = true;
+    }
+
     /// Returns true if the next block may be read ahead and the limits of the scan are not set yet.
     pub(super) fn lacks_limits(&self) -> bool {
         self.limits.is_none() && self.adjacent_blocks + 1 >= SCAN_BLOCKS_MIN

@@ -270,6 +270,27 @@ fn lookup_without_fill_cache_does_not_cache_its_block() {
     assert_eq!(misses(), 4, "an uncached lookup uses a block that is already in the cache");
 }
 
+/// Regression: the second read of the block, for the older versions of the key, cached it.
+#[test]
+fn lookup_of_operands_without_fill_cache_does_not_cache_their_block() {
+    let db = database::open(&MemVfs::new(), options());
+    let keyspace = db.keyspace("k", small().merge_operator(Append::default())).unwrap();
+    keyspace.merge("k", "a").unwrap();
+    // The snapshot prevents the flush from combining the operands.
+    let _snapshot = db.snapshot();
+    keyspace.merge("k", "b").unwrap();
+    db.flush().unwrap();
+    let misses = || db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses);
+    let uncached = ReadOptions { fill_cache: Some(false), ..ReadOptions::default() };
+    let read = || {
+        let before = misses();
+        assert_eq!(keyspace.get_with("k", &uncached).unwrap().as_deref(), Some(&b"ab"[..]));
+        misses() - before
+    };
+    assert_eq!(read(), read());
+    assert!(read() > 0);
+}
+
 #[test]
 fn set_options_changes_the_given_options_only() {
     let disk = MemVfs::new();

@@ -20,7 +20,6 @@ use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::event::{Event, IngestEnd};
 use crate::format::version_edit::{Change, VersionEdit};
-use crate::jobs::obsolete_files;
 use crate::jobs::version_installer::sync_directory;
 use crate::memtable::Memtable;
 use crate::state::DbState;
@@ -72,8 +71,7 @@ pub(super) fn install_tables(
     for event in installed.events {
         inner.state.emit(&Event::Ingest(event));
     }
-    // A failure here has made the database read-only.
-    let _ = obsolete_files::rewrite_manifest(&inner.state);
+    inner.rewrite_manifest();
     inner.scheduler.run_inline();
     Ok(installed.summary)
 }
