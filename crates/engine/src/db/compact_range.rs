@@ -33,10 +33,11 @@ pub(crate) fn compact_range(
     if tree.settings().policy.can_drop_data() {
         return Ok(());
     }
-    tree.jobs.lock().manual_waiting += 1;
-    let picked = wait_for_files(inner, tree, bounds, deadline_us);
-    tree.jobs.lock().manual_waiting -= 1;
-    // While `manual_waiting` is above 0, the policy starts no jobs. It may now use the other files.
+    let picked = {
+        let _waiting = WaitingManual::new(tree);
+        wait_for_files(inner, tree, bounds, deadline_us)
+    };
+    // The policy may now use the other files.
     state.work.push(WorkKind::Compaction, tree.id);
     let compacted = match picked {
         Ok(Some(picked)) => {
@@ -57,6 +58,22 @@ pub(crate) fn compact_range(
     state.work.push(WorkKind::Compaction, tree.id);
     inner.scheduler.run_inline();
     compacted
+}
+
+/// A manual compaction that waits for its files. While it exists, the policy starts no jobs.
+struct WaitingManual<'a>(&'a Tree);
+
+impl WaitingManual<'_> {
+    fn new(tree: &Tree) -> WaitingManual<'_> {
+        tree.jobs.lock().manual_waiting += 1;
+        WaitingManual(tree)
+    }
+}
+
+impl Drop for WaitingManual<'_> {
+    fn drop(&mut self) {
+        self.0.jobs.lock().manual_waiting -= 1;
+    }
 }
 
 /// Waits until the required job can run, and reserves its files. Returns `None` if no job is required.

@@ -81,8 +81,8 @@ pub(crate) struct TreeContext {
 pub(crate) struct TreeJobState {
     /// Running compactions and blocked files.
     pub(crate) running: RunningJobs,
-    /// Number of manual compactions that wait until other jobs release their files. While it is not 0, the policy picks
-    /// no jobs.
+    /// Number of manual compactions that wait until other jobs release their files. While it is not 0, only L0 runs are
+    /// merged, with each other.
     pub(crate) manual_waiting: usize,
     /// Time of the last pick, in microseconds of the database clock.
     pub(crate) picked_at_us: u64,

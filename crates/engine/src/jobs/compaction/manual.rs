@@ -7,7 +7,7 @@
 //! 2. The outputs are added to the oldest run of the deepest level. If the inputs are already in this run, files are
 //!    rewritten only if they contain tombstones, or if the keyspace has a compaction filter.
 //! 3. If the inputs are used by running jobs, the manual compaction waits. During this time, the policy picks no jobs
-//!    for the tree.
+//!    for the tree. If L0 is half full, its runs are merged with each other.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
@@ -109,10 +110,17 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     // A tree that is blocked is queued when the block ends, so it needs no check in the meantime.
     let blocked = |jobs: &mut TreeJobState| {
         jobs.picked_at_us = state.env.database_time_us();
-        now_us < jobs.retry_at_us || jobs.manual_waiting > 0 || jobs.is_ingesting
+        now_us < jobs.retry_at_us || jobs.is_ingesting
     };
-    if blocked(&mut tree.jobs.lock()) || tree.is_dropped() {
-        return None;
+    let is_manual_waiting = {
+        let mut jobs = tree.jobs.lock();
+        if blocked(&mut jobs) || tree.is_dropped() {
+            return None;
+        }
+        jobs.manual_waiting > 0
+    };
+    if is_manual_waiting {
+        return pick_beside_waiting_manual(state, tree);
     }
     let version = Arc::clone(&tree.pin_super_version().version);
     let delete_only = version
@@ -120,7 +128,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         .then(|| find_delete_only_job(state, tree, &version))
         .flatten();
     let mut jobs = tree.jobs.lock();
-    if blocked(&mut jobs) {
+    if blocked(&mut jobs) || jobs.manual_waiting > 0 {
         return None;
     }
     // The counter must be read before the snapshots. Otherwise, a release in between would be lost.
@@ -365,6 +373,28 @@ fn pick_around_block(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) ->
     has_manual.then(|| pick_l0_merge(shape, &jobs.running, reason, stopped)).flatten()
 }
 
+/// Picks a merge of L0 runs while a manual compaction waits for its files, which may take hours. Without this merge,
+/// writes would stop until then. It is picked only if L0 is half full, so that the manual compaction gets its files from
+/// L0 in between.
+fn pick_beside_waiting_manual(state: &DbState, tree: &Tree) -> Option<PickedJob> {
+    let mut jobs = tree.jobs.lock();
+    let settings = tree.settings();
+    if jobs.is_ingesting || settings.options.custom_policy().is_some() {
+        return None;
+    }
+    let shape = tree.shape(jobs.picked_at_us, &state.sequence);
+    let readable = jobs.quarantine.without_unreadable_runs(&shape);
+    let stopped = settings.policy.must_stop_writes(&readable);
+    let runs = shape.runs_of(L0).len();
+    let headroom_bytes = settings.policy.debt(&shape, &jobs.running).headroom_bytes;
+    if headroom_bytes > settings.options.memtable_bytes.saturating_mul(len_u64(runs)) {
+        return None;
+    }
+    let reason = JobReason::RunCount { level: L0, runs };
+    let merge = pick_l0_merge(&shape, &jobs.running, reason, stopped)?;
+    Some(PickedJob::reserve_inputs(&mut jobs, merge, shape, None))
+}
+
 /// Returns a job that drops files whose entries no reader can see.
 fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Option<Job> {
     let released = state.sequence.snapshot_release_count();
@@ -598,6 +628,32 @@ mod tests {
         drop(snapshot);
         pick_once();
         assert_eq!(db.get("key").unwrap(), None);
+    }
+
+    /// Bug: no job made L0 smaller while a manual compaction waited for another job, and writes stopped.
+    #[test]
+    fn manual_compaction_that_waits_does_not_stop_writes() {
+        let small = KeyspaceOptions::default()
+            .memtable_bytes(4 << 10)
+            .table_bytes(4 << 10)
+            .block_bytes(256);
+        let options = Options::default().background(Background::Inline).keyspace_defaults(small);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let (core, tree) = (db.inner(), &db.inner().default_tree);
+        let key = |number: u64| (number * 7919 % 5_000).to_be_bytes();
+        tree.jobs.lock().manual_waiting = 1;
+        for number in 0..5_000 {
+            db.put(key(number), number.to_be_bytes()).unwrap();
+            assert!(!tree.is_write_stopped(), "{number}");
+        }
+        let shape = tree.shape(core.state.env.database_time_us(), &core.state.sequence);
+        assert!(shape.levels.iter().skip(1).all(|level| level.runs.is_empty()), "{shape:?}");
+        tree.jobs.lock().manual_waiting = 0;
+        core.state.work.push(WorkKind::Compaction, tree.id);
+        db.wait_idle().unwrap();
+        for number in 0..5_000 {
+            assert_eq!(db.get(key(number)).unwrap().unwrap(), number.to_be_bytes());
+        }
     }
 
     /// Bug: no job made L0 smaller during a manual compaction with runs of L0, and the bytes of the manual compaction
