@@ -305,7 +305,7 @@ impl ClockHand {
 
 impl ReleaseResource for FdCache {
     /// Closes half of the open files.
-    fn release_resource(&self) -> bool {
+    fn release_resource(&self, _count_before: u64) -> bool {
         let mut evicted = Vec::new();
         let mut clock = self.clock.lock();
         let (before, mut visits) = (clock.open, clock.files.len());

@@ -15,16 +15,53 @@ use crate::vfs::{File, Vfs, is_disk_full_error, is_out_of_descriptors};
 
 /// Owner of file descriptors or disk space that can be released when a file system call needs them.
 pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
-    /// Releases some descriptors or disk space. Returns whether anything was released.
-    fn release_resource(&self) -> bool;
+    /// Returns the number of releases so far, or 0 if the owner does not count them.
+    fn release_count(&self) -> u64 {
+        0
+    }
+
+    /// Releases some descriptors or disk space after a call has failed. `count_before` is the release count before the
+    /// call. Returns true if anything was released, by this method or since `count_before`.
+    fn release_resource(&self, count_before: u64) -> bool;
 }
 
 /// Reference to an owner. Set once, after the file system is created. The reference is weak, because the owner may be
 /// dropped before the file system.
 type ResourceOwner = Arc<OnceLock<Weak<dyn ReleaseResource>>>;
 
-fn release(owner: &ResourceOwner) -> bool {
-    owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release_resource())
+fn release_count(owner: &ResourceOwner) -> u64 {
+    owner.get().and_then(Weak::upgrade).map_or(0, |owner| owner.release_count())
+}
+
+fn release(owner: &ResourceOwner, count_before: u64) -> bool {
+    owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release_resource(count_before))
+}
+
+/// Maximum retries of a call on a full disk. Another thread may use the space that each release frees.
+const SPACE_RETRIES_MAX: u32 = 8;
+
+/// Retries of one call on a full disk.
+struct SpaceRetries<'a> {
+    owner: &'a ResourceOwner,
+    /// Release count of the owner before the current attempt.
+    count_before: u64,
+    retries: u32,
+}
+
+impl SpaceRetries<'_> {
+    fn new(owner: &ResourceOwner) -> SpaceRetries<'_> {
+        SpaceRetries { owner, count_before: release_count(owner), retries: 0 }
+    }
+
+    /// Releases space after an attempt has found the disk full. Returns whether the call must be retried.
+    fn release(&mut self) -> bool {
+        if self.retries == SPACE_RETRIES_MAX || !release(self.owner, self.count_before) {
+            return false;
+        }
+        self.retries += 1;
+        self.count_before = release_count(self.owner);
+        true
+    }
 }
 
 /// A file system that retries failed calls after an owner has released descriptors or disk space.
@@ -74,12 +111,13 @@ impl VfsLayer for ResourceRetryVfs {
             VfsCall::SyncDir => false,
             _ => true,
         };
-        // The loop ends: the owner must release something before each retry, and an owner has finite resources.
+        let mut space = SpaceRetries::new(&self.space);
+        // The loop ends: the retries for space are limited. The owner of descriptors must release some before each
+        // retry, and it has finite descriptors.
         loop {
             match forward() {
-                Err(error) if is_out_of_descriptors(&error) && release(&self.descriptors) => {}
-                Err(error)
-                    if releases_space && is_disk_full_error(&error) && release(&self.space) => {}
+                Err(error) if is_out_of_descriptors(&error) && release(&self.descriptors, 0) => {}
+                Err(error) if releases_space && is_disk_full_error(&error) && space.release() => {}
                 done => return done,
             }
         }
@@ -121,6 +159,7 @@ impl FileLayer for SpaceRetryFile {
     }
 
     fn intercept_append(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut space = SpaceRetries::new(&self.space);
         loop {
             let error = match self.inner.append(bytes) {
                 Ok(()) => {
@@ -133,7 +172,7 @@ impl FileLayer for SpaceRetryFile {
             };
             let appended =
                 if is_disk_full_error(&error) { self.appended_bytes(bytes) } else { None };
-            let Some(appended) = appended.filter(|_| release(&self.space)) else {
+            let Some(appended) = appended.filter(|_| space.release()) else {
                 self.end.store(UNKNOWN_END, Ordering::Relaxed);
                 return Err(error);
             };
@@ -154,7 +193,7 @@ mod tests {
     struct SpareDescriptors(AtomicU64);
 
     impl ReleaseResource for SpareDescriptors {
-        fn release_resource(&self) -> bool {
+        fn release_resource(&self, _count_before: u64) -> bool {
             let left = self.0.load(Ordering::Relaxed);
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);
             left > 0
@@ -205,7 +244,7 @@ mod tests {
     struct ReservedFile(MemVfs);
 
     impl ReleaseResource for ReservedFile {
-        fn release_resource(&self) -> bool {
+        fn release_resource(&self, _count_before: u64) -> bool {
             self.0.remove(Path::new("r")).is_ok()
         }
     }

@@ -86,6 +86,9 @@ pub(crate) struct DiskReserve {
     /// True if the file must not grow, because the disk was full or the reserve is disabled. Written only while `state`
     /// is locked.
     is_blocked: AtomicBool,
+    /// Number of times that the reserve has freed space: removals of the file, and failed growths. A failed growth may
+    /// have occupied the whole disk for a moment. Written after the space is free, and only while `state` is locked.
+    releases: AtomicU64,
     /// Serializes all file system calls for the file. A write that finds the disk full acquires this lock to remove the
     /// file. Other writes do not acquire the lock.
     state: Mutex<ReserveState>,
@@ -110,6 +113,7 @@ impl DiskReserve {
             bytes: AtomicU64::new(0),
             limit: AtomicU64::new(RESERVE_BYTES_MIN),
             is_blocked: AtomicBool::new(!is_enabled),
+            releases: AtomicU64::new(0),
             state: Mutex::new(ReserveState { is_disabled: !is_enabled, is_reported: false }),
         }
     }
@@ -165,7 +169,9 @@ impl DiskReserve {
         // again, or is removed.
         let is_restored =
             bytes > 0 && bytes < wanted && self.vfs.reserve_space(&self.path, bytes).is_ok();
-        if !is_restored {
+        if is_restored {
+            self.releases.fetch_add(1, Ordering::Release);
+        } else {
             self.remove_file();
         }
         self.is_blocked.store(true, Ordering::Relaxed);
@@ -197,17 +203,28 @@ impl DiskReserve {
     }
 
     /// Removes the file. The caller must hold the lock of `state`. A file that cannot be removed remains until the next
-    /// open.
+    /// open. Returns whether the file no longer exists.
     fn remove_file(&self) -> bool {
         self.bytes.store(0, Ordering::Relaxed);
-        remove_if_exists(&*self.vfs, &self.path).is_ok()
+        let is_removed = remove_if_exists(&*self.vfs, &self.path).is_ok();
+        if is_removed {
+            self.releases.fetch_add(1, Ordering::Release);
+        }
+        is_removed
     }
 }
 
 /// Called when a write finds the disk full.
 impl ReleaseResource for DiskReserve {
-    fn release_resource(&self) -> bool {
-        self.release_space()
+    fn release_count(&self) -> u64 {
+        self.releases.load(Ordering::Acquire)
+    }
+
+    fn release_resource(&self, count_before: u64) -> bool {
+        let _state = self.state.lock();
+        self.is_blocked.store(true, Ordering::Relaxed);
+        // The write may fit into the space that another thread has freed, so the rest of the reserve is kept.
+        self.release_count() != count_before || (self.bytes() > 0 && self.remove_file())
     }
 }
 
@@ -235,6 +252,7 @@ mod tests {
     use crate::vfs::MemVfs;
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
+    use crate::vfs::resource_retry::ResourceRetryVfs;
 
     fn unflushed(unflushed_bytes: u64) -> DiskReserveDemand {
         DiskReserveDemand { unflushed_bytes, ..DiskReserveDemand::default() }
@@ -324,6 +342,55 @@ mod tests {
         reserve.allow_growth();
         assert!(reserve.resize(unflushed(1_000_000), || 0).is_none());
         assert!(reserve.bytes() > 1_000_000);
+    }
+
+    #[test]
+    fn disk_reserve_released_by_other_writer_lets_call_be_retried() {
+        let disk = MemVfs::new();
+        let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+        let vfs = ResourceRetryVfs::new(Arc::new(faults.clone()));
+        let reserve = Arc::new(reserve(&disk));
+        let owner: Arc<dyn ReleaseResource> = reserve.clone();
+        vfs.set_space_owner(Arc::downgrade(&owner));
+        // While a call runs, another writer finds the disk full and removes the file.
+        let other = reserve.clone();
+        let hook = move |_: VfsCall, _: &Path| {
+            assert!(other.release_resource(other.release_count()));
+        };
+        faults.set_delay_hook(Some(Arc::new(hook)));
+        let fill_disk = |call| {
+            reserve.allow_growth();
+            assert!(reserve.resize(unflushed(100_000), || 0).is_none());
+            for fault in [Fault::Delay, Fault::Error(Errno::NoSpace)] {
+                faults.add_rule(FaultRule::new(fault).for_calls(&[call]).nth(0));
+            }
+        };
+        fill_disk(VfsCall::Create);
+        let file = vfs.create(Path::new("f")).unwrap();
+        fill_disk(VfsCall::Append);
+        file.append(&[1; 70]).unwrap();
+        assert_eq!((reserve.bytes(), disk.used_bytes()), (0, 70));
+        // Without a further release, the call fails.
+        faults.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(0));
+        assert_eq!(file.append(&[1; 70]).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn disk_reserve_failed_growth_lets_write_be_retried() {
+        for kept in [0, 100_000] {
+            let disk = MemVfs::new();
+            let reserve = reserve(&disk);
+            if kept > 0 {
+                assert!(reserve.resize(unflushed(kept), || 0).is_none());
+            }
+            let (bytes, before) = (reserve.bytes(), reserve.release_count());
+            disk.set_capacity(Some(bytes + 1_000));
+            assert!(reserve.resize(unflushed(1_000_000), || 0).is_some());
+            assert!(reserve.release_resource(before), "the growth had occupied the whole disk");
+            assert_eq!(reserve.bytes(), bytes, "the reserve may not be necessary");
+            assert_eq!(reserve.release_resource(reserve.release_count()), kept > 0);
+            assert_eq!(disk.used_bytes(), 0);
+        }
     }
 
     #[test]
