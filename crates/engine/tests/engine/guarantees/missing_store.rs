@@ -178,6 +178,36 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     }
 }
 
+/// Regression: a repair of the log removed the kept log of a store without files, although the new manifest listed it.
+#[test]
+fn operand_store_missing_repaired_log_keeps_kept_log() {
+    let disk = MemVfs::new();
+    let db = open(&disk);
+    open_counts(&db).with_write_options(Durability::Sync).merge("a", "1").unwrap();
+    let disk = disk.crash(CrashImage::Drop, 1);
+    drop(db);
+    let db = open(&disk);
+    for _ in 0..3 {
+        db.default_keyspace().with_write_options(Durability::Sync).put("k", [0; 100]).unwrap();
+    }
+    let disk = disk.crash(CrashImage::Drop, 1);
+    drop(db);
+    let newest = files(&disk, ".wal").pop().unwrap();
+    disk.flip_bits(&newest, 100, 1).unwrap();
+
+    let image = Arc::new(disk.crash(CrashImage::Keep, 1));
+    let without_store = Options::default().vfs(image.clone());
+    let error = repair(DIR, &without_store, &RepairOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::NoOperandStore { .. }), "{error}");
+    let report =
+        repair(DIR, &without_store.clone().operand_store(Broken), &RepairOptions::default())
+            .unwrap();
+    assert!(report.lost.iter().any(|lost| lost.what == LossKind::Commits), "{report:?}");
+    lsmx::verify(DIR, &without_store.operand_store(STORE)).unwrap();
+    let db = open(&image);
+    assert_eq!(&*open_counts(&db).get("a").unwrap().unwrap(), b"1");
+}
+
 /// Only the manifest records which log segments a keyspace needs. Without a manifest, a repair recovers all keyspaces
 /// except the one with the missing operand store.
 #[test]

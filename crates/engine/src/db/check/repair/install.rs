@@ -1,5 +1,6 @@
 //! Makes a repair durable: moves damaged files to a new directory and writes the new manifest.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use crate::db::check::repair::context::RepairContext;
 use crate::db::open::recovery::Recovery;
 use crate::error::{Error, Result};
 use crate::options::db::Options;
+use crate::options::stored::{KeptLog, kept_logs};
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
 
@@ -26,7 +28,11 @@ pub(crate) fn install(repair: &mut RepairContext<'_>) -> Result<()> {
     let dir = link_files_aside(repair)?;
     repair.state.clean_close = false;
     repair.state.file_number_next = repair.state.file_number_next.max(repair.tables.number_next);
-    repair.report.commits = recover(repair)?;
+    let kept;
+    (repair.report.commits, kept) = recover(repair)?;
+    // If a store could not be opened, the new manifest still lists the kept log of its keyspace.
+    let is_kept = |id: u64| kept.values().any(|log| log.contains(id));
+    repair.set_aside.retain(|file| !matches!(file, FileName::Segment(id) if is_kept(*id)));
     for file in repair.set_aside.iter().filter(|file| !matches!(file, FileName::Current)) {
         // If the removal fails, the next open removes the file, because no manifest lists it.
         let _ = repair.vfs.remove(&file.in_dir(repair.dir));
@@ -37,16 +43,16 @@ pub(crate) fn install(repair: &mut RepairContext<'_>) -> Result<()> {
 }
 
 /// Recovers the database from the repaired state as after a crash, and writes its new manifest. Returns the number of
-/// commits in the log.
-fn recover(repair: &RepairContext<'_>) -> Result<u64> {
+/// commits in the log, and the kept logs of the new manifest.
+fn recover(repair: &RepairContext<'_>) -> Result<(u64, BTreeMap<u32, KeptLog>)> {
     let mut options = Options::default().recovery(RecoveryMode::Tolerant);
     options.operand_stores.extend(repair.stores.iter().cloned());
     let (vfs, env) = (Arc::clone(repair.vfs), repair.tables.env.clone());
     let state = (repair.state.clone(), &*repair.manifest);
     let mut recovery = Recovery::new(vfs, repair.dir, options, env, state, false)?;
     recovery.replay_log().map_err(|error| recovery.remove_written_files(error))?;
-    recovery.make_durable()?;
-    Ok(recovery.report.records)
+    let durable = recovery.make_durable()?;
+    Ok((recovery.report.records, kept_logs(&durable.state)))
 }
 
 /// Creates a directory that did not exist before. Directories of interrupted repairs are not reused.

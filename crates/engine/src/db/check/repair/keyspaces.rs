@@ -111,7 +111,16 @@ pub(crate) fn repair_operand_stores(repair: &mut RepairContext<'_>) -> Result<()
     let keyspaces: Vec<_> = repair.state.keyspaces.clone().into_iter().collect();
     let (mut live, mut is_lost) = (Vec::new(), false);
     for (id, keyspace) in keyspaces {
-        let checked = operand_store::verify_store(repair.vfs, repair.dir, &keyspace, repair.stores);
+        let mut checked =
+            operand_store::verify_store(repair.vfs, repair.dir, &keyspace, repair.stores);
+        let stored = StoredOptions::decode(&keyspace.options);
+        let name = stored.as_ref().and_then(StoredOptions::store_name).unwrap_or_default();
+        // The segments of a kept log can be repaired only by a replay into the store.
+        if stored.as_ref().is_some_and(|stored| stored.kept_log().is_some())
+            && !repair.stores.iter().any(|factory| factory.name() == name)
+        {
+            checked = Ok(StoreCheck::Unchecked);
+        }
         let damage = match checked {
             Ok(StoreCheck::NoStore) => continue,
             Ok(StoreCheck::Checked(files)) => {
@@ -120,9 +129,7 @@ pub(crate) fn repair_operand_stores(repair: &mut RepairContext<'_>) -> Result<()
             }
             Ok(StoreCheck::Unchecked) => {
                 // The files of this store are unknown.
-                let persisted = StoredOptions::decode(&keyspace.options);
-                let store = persisted.as_ref().and_then(StoredOptions::store_name);
-                let (keyspace, store) = (keyspace.name, store.unwrap_or_default().to_owned());
+                let (keyspace, store) = (keyspace.name, name.to_owned());
                 return Err(Error::NoOperandStore { keyspace, store, cause: None });
             }
             Err(damage) => damage,
