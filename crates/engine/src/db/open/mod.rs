@@ -7,6 +7,9 @@
 //! 4. All memtables are flushed, and a new log and a new manifest are written. A crash before `CURRENT` names the new
 //!    manifest changes nothing. From then on, the recovered state is durable.
 //! 5. Files that the manifest does not list are removed.
+//!
+//! If the disk is full, the open removes the tables and blob files of earlier killed opens, and recovers the database
+//! again.
 
 pub(crate) mod assemble;
 pub(crate) mod fd_limit;
@@ -40,6 +43,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::job_tracing::{JobSpan, JobSpanFields};
+use crate::jobs::version_installer::sync_directory;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::{DEFAULT_KEYSPACE, Options};
 use crate::options::stored::StoredOptions;
@@ -66,22 +70,30 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
         check_can_create(vfs.as_ref(), dir)?;
     }
     let env = Env::with_clock(options.background, options.seed, options.clock.clone());
-    let recovery = if exists {
-        let reason = &"the database is opened";
-        let fields = JobSpanFields { kind: "recovery", keyspace: "", inputs: 0, reason };
-        let _span = JobSpan::start(fields);
-        match recover(&vfs, dir, &options, &env) {
-            // A killed process may have left its disk reserve. Recovery may need the space for tables.
-            Err(error) if is_disk_full(&error) && remove_reserve(vfs.as_ref(), dir)? => {
-                recover(&vfs, dir, &options, &env)?
-            }
-            recovery => recovery?,
-        }
-    } else {
-        let state = create_initial_state(&options, &env);
-        Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
+    let recover_durably = || {
+        let recovery = if exists {
+            let reason = &"the database is opened";
+            let fields = JobSpanFields { kind: "recovery", keyspace: "", inputs: 0, reason };
+            let _span = JobSpan::start(fields);
+            recover(&vfs, dir, &options, &env)?
+        } else {
+            let (vfs, options, env) = (Arc::clone(&vfs), options.clone(), env.clone());
+            let state = create_initial_state(&options, &env);
+            Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
+        };
+        // The next files may need the disk space of the reserve.
+        let removed = remove_reserve(recovery.tables.vfs.as_ref(), dir);
+        removed.map_err(|error| recovery.remove_written_files(error))?;
+        let durable = recovery.make_durable()?;
+        Ok((recovery, durable))
     };
-    finish_open(recovery, claim)
+    let (recovery, durable) = match recover_durably() {
+        Err(error) if exists && is_disk_full(&error) && free_disk_space(&*vfs, dir)? => {
+            recover_durably()?
+        }
+        recovered => recovered?,
+    };
+    finish_open(recovery, durable, claim)
 }
 
 /// Loads the manifest, opens its tables and replays the log. An error leaves the database unchanged.
@@ -103,12 +115,36 @@ pub(crate) fn database_exists(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Makes the recovered state durable, removes files that the manifest does not list, and starts the threads.
-fn finish_open(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
-    // The next files may need the disk space of the reserve.
-    let removed = remove_reserve(recovery.tables.vfs.as_ref(), &recovery.tables.dir);
-    removed.map_err(|error| recovery.remove_written_files(error))?;
-    let DurableState { manifest, wal, state } = recovery.make_durable()?;
+/// Frees disk space for an open that has found the disk full: removes the reserve of a killed process, and the tables and
+/// blob files that killed opens have flushed. Returns whether a file was removed.
+fn free_disk_space(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+    let mut is_freed = remove_reserve(vfs, dir)?;
+    // After the sync, a power loss cannot change which manifest `CURRENT` names. Neither this manifest nor an older one
+    // lists a file with a number that the manifest has not allocated.
+    sync_directory(vfs, dir)?;
+    let next = Manifest::load(vfs, dir)?.state.file_number_next;
+    for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {
+        let Some(file @ (FileName::Table(number) | FileName::Blob(number))) =
+            FileName::parse(&name)
+        else {
+            continue;
+        };
+        if number >= next && !file.has_unallocated_number(Some(next)) {
+            let path = dir.join(&name);
+            vfs.remove(&path).map_err(|error| Error::io("remove", &path, error))?;
+            is_freed = true;
+        }
+    }
+    Ok(is_freed)
+}
+
+/// Removes files that the manifest does not list, and starts the threads.
+fn finish_open(
+    recovery: Recovery,
+    durable: DurableState,
+    claim: DirectoryClaim,
+) -> Result<DbInner> {
+    let DurableState { manifest, wal, state } = durable;
     let (operand_files, are_all_open) = recovery.operand_files();
     let lock = Some(claim.into_lock());
     let db = assemble(recovery, OpenFiles { manifest, wal, lock, read_only: None })?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lsmx::WalOptions;
 use lsmx::env::Background;
@@ -258,6 +258,53 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     database.drop_values();
     database.put_more();
     database.close_and_check(dir);
+}
+
+/// Regression: the tables of killed opens stayed on the disk until an open succeeded. They filled the disk, and every later
+/// open failed.
+#[test]
+fn full_disk_tables_of_killed_opens_are_removed() {
+    // With small memtables, the replay flushes tables before all commits are replayed.
+    for memtable_bytes in [1 << 20, 64 << 10] {
+        let open = |disk: Arc<dyn Vfs>, memtable_bytes| {
+            let keyspace = keyspace_options("values").memtable_bytes(memtable_bytes);
+            let options = Options::default().background(Background::Inline).seed(1).vfs(disk);
+            Db::open("db", options.keyspace_defaults(keyspace)).unwrap()
+        };
+        let mut disk = MemVfs::new();
+        let db = open(Arc::new(disk.clone()), 1 << 20);
+        let mut rng = TestRng::new(1);
+        let model: Vec<_> = (0..200_u8).map(|key| (key, rng.bytes(1_000))).collect();
+        for (key, value) in &model {
+            db.put([*key], value).unwrap();
+        }
+        db.sync().unwrap();
+        disk = disk.crash(CrashImage::Drop, 1);
+        let segments = files(&disk, ".wal");
+        for _ in 0..3 {
+            let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+            let killed: Arc<OnceLock<MemVfs>> = Arc::default();
+            let image = Arc::clone(&killed);
+            faults.set_delay_hook(Some(Arc::new(move |_, _: &Path| {
+                image.get_or_init(|| disk.crash(CrashImage::Keep, 1));
+            })));
+            // The open replaces `CURRENT` by a rename after it has flushed all memtables.
+            faults.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Rename]).nth(0));
+            drop(open(Arc::new(faults), memtable_bytes));
+            disk = killed.get().unwrap().crash(CrashImage::Keep, 1);
+        }
+        assert!(files(&disk, ".sst").len() >= 3 && files(&disk, ".blob").len() >= 3);
+        assert!(segments.iter().all(|segment| disk.exists(segment).unwrap()));
+        disk.set_capacity(Some(disk.used_bytes()));
+        let db = open(Arc::new(disk.clone()), memtable_bytes);
+        for (key, value) in &model {
+            assert_eq!(&*db.get([*key]).unwrap().unwrap(), value);
+        }
+        db.close(None).unwrap();
+        assert!(
+            lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).unwrap().orphans.is_empty()
+        );
+    }
 }
 
 /// Regression: each failed call of `resume` left the files of its deliveries behind. They took the space that the next
