@@ -88,8 +88,8 @@ impl Drop for FileWrites<'_> {
     }
 }
 
-/// Serializes `resume`, `drop_keyspace`, `rename_keyspace`, `checkpoint`, `operands_to_tree`, ingests, the first and the last
-/// step of `clone_keyspace`, and `close`.
+/// Serializes `resume`, `drop_keyspace`, `rename_keyspace`, `checkpoint`, `archive_log`, `operands_to_tree`, ingests, the first
+/// and the last step of `clone_keyspace`, the delivery of a kept log to its operand store, and `close`.
 #[derive(Debug)]
 pub(super) struct AdminLock<'a>(&'a DbInner);
 

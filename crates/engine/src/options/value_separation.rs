@@ -40,8 +40,10 @@ pub struct ValueSeparation {
     /// Average number of value bytes that a scan should get from one read of a blob file.
     ///
     /// If the values of adjacent keys are scattered over too many files, a compaction into the last run copies them to
-    /// one file. This copies each value a few times in total. Values of at least this size are not copied. 0 disables
-    /// copies, which minimizes writes. Default: 16 KiB.
+    /// one file. This copies each value a few times in total. If all values of a key range have at least this size, none
+    /// of them is copied. Otherwise, the size of a value does not matter: in each part of the key range, the compaction
+    /// copies all values of the files with the fewest bytes in this part. 0 disables copies, which minimizes writes.
+    /// Default: 16 KiB.
     pub scan_read_bytes: u64,
 }
 

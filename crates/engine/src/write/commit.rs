@@ -3,9 +3,9 @@
 //! 1. *Logging.* A writer adds its commit to the queue. If there is no leader, the writer becomes the leader. The
 //!    leader takes a group of commits from the queue, checks their guards, seals full memtables and assigns sequence
 //!    numbers. The leader then appends the whole group to the WAL with one write.
-//! 2. *Sync.* If a commit of the group requests a sync, the leader syncs the WAL. If the append or the sync fails, all
-//!    commits of the group fail, and none is inserted. The database then becomes read-only, and the sequence numbers
-//!    are not used again.
+//! 2. *Sync.* If a commit of the group requests a sync, the leader syncs the WAL. If the append or the sync fails, the
+//!    database becomes read-only. All commits of the group then fail, none is inserted, and the sequence numbers are
+//!    not used again. If another thread has synced the group before the failed sync, the group succeeds.
 //! 3. *Insertion.* The leader inserts the operations of all commits into the memtables. The other writers of the group
 //!    sleep until all stages are done, so that each of them is woken only once.
 //! 4. *Publication.* Groups become visible in WAL order, each after all earlier groups.
