@@ -64,7 +64,8 @@ impl BackupOptions {
     ///
     /// The run creates a [checkpoint](Db::checkpoint) in it. If the directory is on the file system of the database, the
     /// checkpoint consists of hard links and needs almost no space. A run that was killed leaves the directory, and the next
-    /// run removes it. Two databases need different directories.
+    /// run removes it. A run refuses a directory that contains a checkpoint of a user. Two databases need
+    /// different directories.
     pub fn new(staging: impl Into<PathBuf>) -> BackupOptions {
         BackupOptions {
             writer: "default".to_owned(),

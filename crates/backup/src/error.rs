@@ -121,12 +121,13 @@ pub enum Error {
         /// The staging directory.
         path: PathBuf,
     },
-    /// The target of a restore has files that do not belong to an interrupted restore of the same backup.
+    /// The target of a restore has files that do not belong to an interrupted restore of the same backup, or the staging directory of
+    /// a backup has a checkpoint that does not belong to an interrupted backup.
     #[error("the target {} is not empty: it contains {found:?}", path.display())]
     TargetNotEmpty {
-        /// The target directory.
+        /// The target directory, or the staging directory.
         path: PathBuf,
-        /// Name of the first unexpected file.
+        /// Name of the first unexpected file or directory.
         found: String,
     },
 }

@@ -113,7 +113,8 @@ impl BackupRepository {
     /// # Errors
     /// [`Error::Engine`], [`Error::Store`], [`Error::Io`]; [`Error::DamagedFile`] if a file does not match its checksum;
     /// [`Error::Damaged`] if the catalog is damaged; [`Error::Superseded`] if another run of the same writer has started;
-    /// [`Error::StagingInUse`].
+    /// [`Error::StagingInUse`]; [`Error::TargetNotEmpty`] if the staging directory contains a checkpoint that no backup has created;
+    /// [`lsmx::Error::Locked`] if the checkpoint of an interrupted backup is open.
     pub async fn create(&self, db: &Db, options: &BackupOptions) -> Result<BackupInfo, Error> {
         create::create(&self.catalog, db, options).await
     }

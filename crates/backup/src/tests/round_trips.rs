@@ -200,6 +200,47 @@ fn second_run_with_the_same_staging_directory_is_refused() {
     });
 }
 
+/// A backup deleted a checkpoint of a user, because its directory had the name of the staging directory.
+#[test]
+fn checkpoint_of_a_user_in_the_staging_directory_is_refused_and_kept() {
+    run(async {
+        let db = TestDb::new("a");
+        db.write(1);
+        db.vfs.create_dir("staging".as_ref()).unwrap();
+        db.db.checkpoint("staging/checkpoint").unwrap();
+        let repository = repository(InMemory::new());
+        for _ in 0..2 {
+            let refused = repository.create(&db.db, &db.backup_options()).await.unwrap_err();
+            let text = "the target staging is not empty: it contains \"checkpoint\"";
+            assert_eq!(refused.to_string(), text);
+        }
+        let copy = Db::open("staging/checkpoint", options(&db.vfs)).unwrap();
+        assert_eq!(contents(&copy), db.contents());
+    });
+}
+
+#[test]
+fn checkpoint_of_an_interrupted_run_is_removed_unless_it_is_open() {
+    run(async {
+        let db = TestDb::new("a");
+        let vfs: Arc<dyn Vfs> = Arc::new(db.vfs.clone());
+        let interrupted = crate::staging::Staging::claim(vfs, "staging".as_ref()).unwrap();
+        db.db.checkpoint(interrupted.checkpoint()).unwrap();
+        db.vfs.sync_dir(".".as_ref()).unwrap();
+        // A power loss ends the run.
+        let vfs = db.vfs.crash(CrashImage::Drop, 0);
+        let db = TestDb { db: Db::open("db", options(&vfs)).unwrap(), vfs, writer: "a" };
+        let repository = repository(InMemory::new());
+        let open = Db::open("staging/checkpoint", options(&db.vfs)).unwrap();
+        let refused = repository.create(&db.db, &db.backup_options()).await.unwrap_err();
+        assert!(matches!(refused, Error::Engine(lsmx::Error::Locked { .. })), "{refused}");
+        assert_eq!(contents(&open), db.contents());
+        open.close(None).unwrap();
+        repository.create(&db.db, &db.backup_options()).await.unwrap();
+        assert!(!db.vfs.exists("staging".as_ref()).unwrap());
+    });
+}
+
 /// A power loss at each operation of a restore leaves no database or the whole one, and the next call completes the restore.
 #[test]
 fn restore_continues_after_power_loss_at_each_operation() {
