@@ -8,6 +8,9 @@
 //!
 //! The chunk that is being uploaded is kept in memory. If an upload fails or its future is dropped, the next run repeats it with the
 //! same contents. If the commits after the chunk are lost meanwhile, the next failure begins a new backup.
+//!
+//! A new archive is the *next* one until the commits that are durable then are uploaded. Only then it replaces the archive of the previous
+//! backup. If that upload fails, the next run continues both archives.
 
 use std::num::NonZeroU64;
 use std::pin::pin;
@@ -74,7 +77,8 @@ impl ArchiveOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackupReason {
-    /// The archiver is new, or it could not create a backup before.
+    /// The archiver is new, or an earlier call failed before a needed backup was complete, with [`Error::ChunkExists`], or with
+    /// [`Error::UnknownBackup`]. The commits between the last chunk and the backup cannot be restored one by one.
     Started,
     /// The log could not be continued. The commits between the last chunk and the backup cannot be restored one by one.
     LogEnded(LogArchiveEnd),
@@ -97,7 +101,7 @@ impl BackupReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ArchiveSummary {
-    /// The backup that was created, and the reason.
+    /// The backup that was created, and the reason. If a call fails after the backup is complete, the next successful call returns it.
     pub backup: Option<(BackupInfo, BackupReason)>,
     /// Number of uploaded chunks.
     pub chunks: u64,
@@ -153,6 +157,16 @@ pub struct Archiver {
     db: Db,
     options: ArchiveOptions,
     active: Option<ActiveArchive>,
+    /// The archive that replaces the active one after its first upload.
+    next: Option<NextArchive>,
+}
+
+/// The archive of the commits after a new backup.
+#[derive(Debug)]
+struct NextArchive {
+    archive: ActiveArchive,
+    info: BackupInfo,
+    reason: BackupReason,
 }
 
 /// The archive of the commits after one backup.
@@ -208,7 +222,7 @@ impl Archiver {
     /// Creates an archiver. It does nothing before the first call of [`Archiver::run_once`].
     #[must_use]
     pub fn new(db: &Db, options: ArchiveOptions) -> Archiver {
-        Archiver { db: db.clone(), options, active: None }
+        Archiver { db: db.clone(), options, active: None, next: None }
     }
 
     /// Uploads the commits that are on stable storage when the call begins. Creates a backup first if one is needed.
@@ -218,16 +232,16 @@ impl Archiver {
     ///
     /// # Errors
     /// [`Error::Store`]; [`Error::Engine`]; the errors of [`BackupRepository::create`]; [`Error::ChunkExists`] if another archiver has
-    /// written a chunk of the same backup; [`Error::UnknownBackup`] if the new backup was removed during the call. After the last two
-    /// errors, the next call creates a new backup.
+    /// written a chunk of the same backup; [`Error::UnknownBackup`] if the new backup was removed before its first chunks were uploaded.
+    /// After the last two errors, the next call creates a new backup.
     pub async fn run_once(
         &mut self,
         repository: &BackupRepository,
     ) -> Result<ArchiveSummary, Error> {
         let mut summary = ArchiveSummary::default();
         let archived = self.archive(&repository.catalog, &mut summary).await;
-        if matches!(archived, Err(Error::ChunkExists { .. } | Error::UnknownBackup { .. })) {
-            self.active = None;
+        if let Err(Error::ChunkExists { .. }) = archived {
+            (self.active, self.next) = (None, None);
         }
         summary.last_seq = archived?;
         Ok(summary)
@@ -242,63 +256,86 @@ impl Archiver {
         let mut reason = BackupReason::Started;
         if let Some(active) = &self.active {
             match self.upload(catalog, active, summary).await? {
-                UploadEnd::Complete => return Ok(active.last_seq()),
-                UploadEnd::NeedsBackup(needed) => reason = needed,
-            }
-        }
-        // A hold that cannot be continued is released before the next one is created.
-        drop(self.active.take_if(|_| !reason.keeps_previous()));
-        let (new, info) = match &self.active {
-            Some(previous) => {
-                let (new, info, ended) = self.begin_after(catalog, previous, summary).await?;
-                reason = ended.unwrap_or(reason);
-                (new, info)
-            }
-            None => self.begin(catalog).await?,
-        };
-        summary.backup = Some((info, reason.clone()));
-        let end = self.upload(catalog, &new, summary).await?;
-        if let UploadEnd::NeedsBackup(BackupReason::Removed) = end {
-            return Err(Error::UnknownBackup { id: new.backup });
-        }
-        if let (UploadEnd::NeedsBackup(BackupReason::LogEnded(_)), Some(previous)) =
-            (&end, &self.active)
-            && reason.keeps_previous()
-        {
-            // During the backup, the new hold exceeded its limit. The previous archive has no gap, so it is continued.
-            previous.source.lock().bytes = 0;
-            return Ok(previous.last_seq());
-        }
-        Ok(self.active.insert(new).last_seq())
-    }
-
-    /// Creates the next backup while the commits after the previous one are archived. Returns a reason if the previous archive does
-    /// not reach the new backup.
-    async fn begin_after(
-        &self,
-        catalog: &CatalogStore,
-        previous: &ActiveArchive,
-        summary: &mut ArchiveSummary,
-    ) -> Result<(ActiveArchive, BackupInfo, Option<BackupReason>), Error> {
-        let ((new, info), ended) = {
-            let begin = pin!(self.begin(catalog));
-            let continued = pin!(self.upload_until_end(catalog, previous, summary));
-            match select(begin, continued).await {
-                Either::Left((begun, _)) => (begun?, None),
-                Either::Right((ended, begin)) => {
-                    let ended = ended?;
-                    (begin.await?, Some(ended))
+                UploadEnd::Complete if self.next.is_none() => return Ok(active.last_seq()),
+                UploadEnd::Complete => {}
+                UploadEnd::NeedsBackup(needed) => {
+                    reason = needed;
+                    // A hold that cannot be continued is released before the next one is created.
+                    self.end_active(&reason);
                 }
             }
-        };
-        if ended.is_some() {
-            return Ok((new, info, ended));
         }
-        match self.upload(catalog, previous, summary).await? {
-            UploadEnd::NeedsBackup(reason) if !reason.keeps_previous() => {
-                Ok((new, info, Some(reason)))
+        if self.next.is_none() {
+            self.begin_next(catalog, reason, summary).await?;
+        }
+        self.upload_next(catalog, summary).await
+    }
+
+    /// Drops the active archive, unless the reason allows to continue it.
+    fn end_active(&mut self, reason: &BackupReason) {
+        let Some(active) = self.active.take_if(|_| !reason.keeps_previous()) else { return };
+        if let Some(next) = &mut self.next {
+            let has_gap = Some(active.last_seq()) < next.info.last_seq;
+            if has_gap || *reason == BackupReason::Removed {
+                next.reason = reason.clone();
             }
-            _ => Ok((new, info, None)),
+        }
+    }
+
+    /// Begins the next archive. Meanwhile, the commits after the backup of the active one are archived up to the new backup.
+    async fn begin_next(
+        &mut self,
+        catalog: &CatalogStore,
+        reason: BackupReason,
+        summary: &mut ArchiveSummary,
+    ) -> Result<(), Error> {
+        let Some(active) = &self.active else {
+            let (archive, info) = self.begin(catalog).await?;
+            self.next = Some(NextArchive { archive, info, reason });
+            return Ok(());
+        };
+        let ((archive, info), ended) = {
+            let begin = pin!(self.begin(catalog));
+            let continued = pin!(self.upload_until_end(catalog, active, summary));
+            match select(begin, continued).await {
+                Either::Left((begun, _)) => (begun?, None),
+                Either::Right((ended, begin)) => (begin.await?, Some(ended)),
+            }
+        };
+        // A failed upload of the active archive must not discard the new backup.
+        self.next = Some(NextArchive { archive, info, reason });
+        let ended = match ended {
+            Some(ended) => ended,
+            None => match self.upload(catalog, active, summary).await? {
+                UploadEnd::NeedsBackup(reason) => reason,
+                UploadEnd::Complete => return Ok(()),
+            },
+        };
+        self.end_active(&ended);
+        Ok(())
+    }
+
+    /// Uploads the first chunks of the next archive, which then replaces the active one. Returns the last sequence number that can be
+    /// restored.
+    async fn upload_next(
+        &mut self,
+        catalog: &CatalogStore,
+        summary: &mut ArchiveSummary,
+    ) -> Result<u64, Error> {
+        let Some(next) = &self.next else { unreachable!("`archive` has begun it") };
+        summary.backup = Some((next.info.clone(), next.reason.clone()));
+        let end = self.upload(catalog, &next.archive, summary).await?;
+        let Some(next) = self.next.take() else { unreachable!("`upload` does not change it") };
+        match (end, &self.active) {
+            (UploadEnd::NeedsBackup(BackupReason::Removed), _) => {
+                Err(Error::UnknownBackup { id: next.info.id })
+            }
+            (UploadEnd::NeedsBackup(BackupReason::LogEnded(_)), Some(active)) => {
+                // During the backup, the new hold exceeded its limit. The active archive has no gap, so it is continued.
+                active.source.lock().bytes = 0;
+                Ok(active.last_seq())
+            }
+            _ => Ok(self.active.insert(next.archive).last_seq()),
         }
     }
 
@@ -308,10 +345,11 @@ impl Archiver {
         catalog: &CatalogStore,
         active: &ActiveArchive,
         summary: &mut ArchiveSummary,
-    ) -> Result<BackupReason, Error> {
+    ) -> BackupReason {
         loop {
-            match self.upload(catalog, active, summary).await? {
-                UploadEnd::NeedsBackup(reason) if !reason.keeps_previous() => return Ok(reason),
+            match self.upload(catalog, active, summary).await {
+                Ok(UploadEnd::NeedsBackup(reason)) if !reason.keeps_previous() => return reason,
+                // The upload is repeated after an error. The caller returns the error if it remains after the backup.
                 _ => tokio::time::sleep(INTERVAL_DURING_BACKUP).await,
             }
         }

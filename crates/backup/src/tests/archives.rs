@@ -345,3 +345,41 @@ fn chunk_that_the_store_never_accepts_is_replaced_by_a_new_backup() {
         check_commits(&repository, &db, first..=newest).await;
     });
 }
+
+/// A failed upload after the creation of a backup discarded its archive. The next run created another backup, and the commits between
+/// them could not be restored.
+#[test]
+fn archive_of_a_new_backup_is_continued_after_a_fault_at_any_call() {
+    run(async {
+        for backups in [1, 2] {
+            for call in 0.. {
+                let inner = Arc::new(InMemory::new());
+                let healthy = repository(FaultStore::new(&inner));
+                let mut db = ArchivedDb::with_limits(|options| options.backup_after_bytes = 1_500);
+                if backups == 2 {
+                    db.archive(&healthy).await;
+                    for round in 0..4 {
+                        db.put("key", &format!("{round:0500}"));
+                    }
+                    db.db.sync().unwrap();
+                }
+                let failed_call = Crash { call, has_effect: false };
+                let store = FaultStore::new(&inner).with_failed_call(failed_call);
+                let failed = db.archiver.run_once(&repository(store.clone())).await.is_err();
+                let listed = healthy.backups().await.unwrap();
+                let newest = db.put("key", "newest");
+                let text = format!("{backups} backups, call {call}");
+                let summary = db.archive(&healthy).await;
+                assert_eq!(summary.last_seq, newest, "{text}");
+                assert_eq!(summary.backup.is_some(), failed, "{text}");
+                assert_eq!(healthy.backups().await.unwrap().len(), backups, "{text}");
+                let first = listed.first().map_or(newest, |info| info.last_seq.unwrap());
+                check_commits(&healthy, &db, first..=newest).await;
+                if store.calls() <= call {
+                    assert!(!failed && call > 10, "{text}");
+                    break;
+                }
+            }
+        }
+    });
+}
