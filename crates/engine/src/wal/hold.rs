@@ -39,10 +39,18 @@ struct LogHold {
 
 impl LogHold {
     fn needs(&self, segment: &SegmentSummary) -> bool {
-        // Segments after a change of the structure are also kept, because each segment is checked against the one before it.
-        let is_available = |&(last, _): &(SeqNo, LogArchiveEnd)| self.position < last;
-        segment.last_seq > self.position && self.end.as_ref().is_none_or(is_available)
+        is_needed(segment, self.position, self.end.as_ref())
     }
+}
+
+/// Returns whether a hold with this position and this end keeps a segment.
+fn is_needed(
+    segment: &SegmentSummary,
+    position: SeqNo,
+    end: Option<&(SeqNo, LogArchiveEnd)>,
+) -> bool {
+    // Segments after a change of the structure are also kept, because each segment is checked against the one before it.
+    segment.last_seq > position && end.is_none_or(|&(last, _)| position < last)
 }
 
 impl HoldsState {
@@ -67,6 +75,17 @@ pub(crate) struct HeldLog {
 }
 
 impl HeldLog {
+    /// Returns whether the file of a live segment is kept when the log retires the segment.
+    pub(crate) fn needs(&self, segment: &SegmentSummary) -> bool {
+        is_needed(segment, self.position, self.end.as_ref())
+    }
+
+    /// Returns the error of a hold that has ended at its position or before it.
+    pub(crate) fn exhausted_error(&self) -> Option<Error> {
+        let (last, _) = self.end.as_ref()?;
+        if *last <= self.position { self.ended_error() } else { None }
+    }
+
     /// Returns the error of a hold that has ended.
     pub(crate) fn ended_error(&self) -> Option<Error> {
         let (last, reason) = self.end.as_ref()?;

@@ -1,9 +1,11 @@
 //! Archives of the log.
 
-use std::sync::Arc;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use lsmx::env::Background;
-use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall, VfsLayer};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, LogArchiveEnd, LogExtender, Options, SeqNo, WriteBatch};
 use lsmx_testkit::case_seeds;
@@ -240,4 +242,69 @@ fn archiver_after_a_failed_edit_of_the_manifest_returns_read_only() {
             other => panic!("{failing}: {other:?}"),
         }
     }
+}
+
+/// The archiver opened segments of the log whose commits it had returned. A flush deleted them meanwhile, and the archiver
+/// returned an error of the file system.
+#[test]
+fn archiver_opens_only_segments_with_commits_that_it_has_not_returned() {
+    let disk = MemVfs::new();
+    let vfs = FaultVfs::new(Arc::new(disk.clone()), 1);
+    let db = Db::open("db", small_database::options(Background::Inline).vfs(Arc::new(vfs.clone())));
+    let db = db.unwrap();
+    let put = |key: u8| db.put([key], [b'v'; 100]).unwrap();
+    (0..10).for_each(put);
+    db.sync().unwrap();
+    let mut archiver = db.archive_log(1 << 20).unwrap();
+    for first in [10, 20] {
+        // A failed open stands for a file that was deleted after the list was taken.
+        for path in files(&disk, ".wal") {
+            let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Open]);
+            vfs.add_rule(rule.path_contains(path.to_str().unwrap()));
+        }
+        assert!(db.metrics().wal.segments > 2);
+        assert_eq!(archiver.next_chunk(1 << 20).unwrap(), None);
+        vfs.clear_rules();
+        (first..first + 8).for_each(put);
+        db.sync().unwrap();
+        let chunk = archiver.next_chunk(1 << 20).unwrap().unwrap();
+        assert_eq!(chunk.last_seq, db.snapshot().seq());
+    }
+}
+
+/// A file system on which the opens of segments fail after a flush of the database.
+#[derive(Debug)]
+struct FlushBeforeOpen {
+    disk: MemVfs,
+    db: OnceLock<Db>,
+}
+
+impl VfsLayer for FlushBeforeOpen {
+    fn inner(&self) -> &dyn Vfs {
+        &self.disk
+    }
+
+    fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
+        if let (VfsCall::Open, Some("wal"), Some(db)) =
+            (call, path.extension().and_then(|it| it.to_str()), self.db.get())
+        {
+            db.flush().unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// The archiver returned an error of the file system if the held segments were deleted while it opened them.
+#[test]
+fn archiver_beyond_its_limit_during_a_read_returns_the_end() {
+    let vfs = Arc::new(FlushBeforeOpen { disk: MemVfs::new(), db: OnceLock::new() });
+    let db = Db::open("db", small_database::options(Background::Inline).vfs(vfs.clone())).unwrap();
+    let mut archiver = db.archive_log(500).unwrap();
+    for key in 0..10_u8 {
+        db.put([key], [b'v'; 100]).unwrap();
+    }
+    db.sync().unwrap();
+    vfs.db.set(db).unwrap();
+    let error = archiver.next_chunk(1 << 20).unwrap_err();
+    assert!(matches!(ended(&error), LogArchiveEnd::HeldBytesExceeded { .. }), "{error}");
 }

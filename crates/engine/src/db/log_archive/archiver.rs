@@ -1,9 +1,10 @@
 //! Reads the durable commits of an open database. A *hold* keeps their log segments until the commits are returned.
 //!
-//! 1. Take the list of the retired segments that the hold keeps, and of the durable part of the log.
+//! 1. Take the list of the segments that the hold needs: the retired ones, which it keeps, and the durable part of the log. Other segments
+//!    of the log are not read, because a flush may delete their files at any time.
 //! 2. Read the end of the hold. If it was set after step 1 began, repeat step 1, because further commits before the end may have become
 //!    durable. If the structure of the database changes after step 2, no commit in the list depends on the change.
-//! 3. Copy the commits after the position of the hold.
+//! 3. Copy the commits after the position of the hold. If the hold ends meanwhile, the files may be missing.
 //! 4. Move the hold to the end of the chunk. The next chunk begins there.
 
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub struct LogArchiver {
     handle: Arc<DbHandle>,
     /// Id of the hold in [`LogHolds`](crate::wal::LogHolds).
     hold: u64,
-    /// Position after the last commit that was returned.
+    /// Position after the last commit that was returned. All commits in older segments were returned.
     cursor: LogCursor,
 }
 
@@ -87,7 +88,11 @@ impl LogArchiver {
         let end = held.end.as_ref().map_or(SeqNo::MAX, |(last, _)| *last);
         let first_seq = held.position.0 + 1;
         let mut chunk = LogChunkBuilder::new(state.manifest.db_uid(), first_seq);
-        let cursor = self.copy_commits(&segments, (held.position, end), &mut chunk, bytes_max)?;
+        let copied = self.copy_commits(&segments, (held.position, end), &mut chunk, bytes_max);
+        let cursor = copied.map_err(|error| {
+            let held = state.log_holds.held_log(self.hold);
+            held.and_then(|held| held.exhausted_error()).unwrap_or(error)
+        })?;
         match chunk.finish() {
             Some((first_seq, last_seq, bytes)) => {
                 let (first_seq, last_seq) = (SeqNo(first_seq), SeqNo(last_seq));
@@ -117,22 +122,22 @@ impl LogArchiver {
         // After a failed edit of the manifest, neither the log nor the hold lists the retired segments.
         state.error_state.check_writable()?;
         let Some(held) = state.log_holds.held_log(self.hold) else { return Ok(None) };
-        if held.end.as_ref().is_some_and(|(last, _)| *last <= held.position)
-            && let Some(error) = held.ended_error()
-        {
+        if let Some(error) = held.exhausted_error() {
             return Err(error);
         }
         state.log_holds.read_with(self.hold, |held| {
+            let durable = state.wal.durable_segments()?;
+            // Listed after the durable part, so that the last sequence numbers include its commits.
+            let live = state.wal.segments().into_iter().filter(|segment| held.needs(segment));
             let held = held.segments.iter();
             let mut segments: Vec<_> =
                 held.map(|it| DurableSegment { id: it.id, bytes: it.bytes }).collect();
-            segments.extend(match failpoint::is_on(Failpoint::ArchiveReturnsUnsynced) {
-                false => state.wal.durable_segments()?,
-                true => {
-                    let live = state.wal.segments().into_iter();
-                    live.map(|it| DurableSegment { id: it.id, bytes: it.bytes }).collect()
+            segments.extend(live.filter_map(|it| {
+                match failpoint::is_on(Failpoint::ArchiveReturnsUnsynced) {
+                    false => durable.iter().find(|durable| durable.id == it.id).copied(),
+                    true => Some(DurableSegment { id: it.id, bytes: it.bytes }),
                 }
-            });
+            }));
             Ok(segments)
         })
     }
@@ -146,7 +151,7 @@ impl LogArchiver {
         bytes_max: usize,
     ) -> Result<LogCursor> {
         let (mut cursor, mut last_seq) = (self.cursor, position.0);
-        for segment in segments.iter().filter(|segment| segment.id >= self.cursor.segment) {
+        for segment in segments {
             let source = SegmentSource::open(&self.handle.0, *segment)?;
             if segment.id != cursor.segment {
                 source.check_follows(last_seq)?;
