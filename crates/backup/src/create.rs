@@ -133,8 +133,8 @@ pub(crate) async fn create(
 ) -> Result<BackupInfo, Error> {
     let BackupOptions { vfs, staging, .. } = options;
     let (vfs, dir) = (Arc::clone(vfs), staging.clone());
-    let staging = run_blocking(move || Staging::claim(vfs, &dir)).await?;
-    let created = create_from(catalog, db, options, staging.checkpoint()).await;
+    let staging = Arc::new(run_blocking(move || Staging::claim(vfs, &dir)).await?);
+    let created = create_from(catalog, db, options, &staging).await;
     run_blocking(move || {
         drop(staging);
         Ok(())
@@ -143,17 +143,20 @@ pub(crate) async fn create(
     created
 }
 
-/// Creates a backup through a checkpoint in the directory `staged`.
+/// Creates a backup through a checkpoint in the staging directory.
 async fn create_from(
     catalog: &CatalogStore,
     db: &Db,
     options: &BackupOptions,
-    staged: PathBuf,
+    staging: &Arc<Staging>,
 ) -> Result<BackupInfo, Error> {
     let run = begin_run(catalog, options).await?;
-    let (db, checkpoint, vfs) = (db.clone(), staged.clone(), Arc::clone(&options.vfs));
-    let clock = options.clock();
+    let (db, vfs, clock) = (db.clone(), Arc::clone(&options.vfs), options.clock());
+    let staged = staging.checkpoint();
+    // If the future is dropped, the directory remains locked until the checkpoint ends, and is removed then.
+    let staging = Arc::clone(staging);
     let (files, contents) = run_blocking(move || {
+        let checkpoint = staging.checkpoint();
         db.checkpoint(&checkpoint)?;
         let checkpoint_ms = clock.now_ms();
         let last_seq = last_commit(&vfs, &checkpoint)?;

@@ -383,3 +383,39 @@ fn archive_of_a_new_backup_is_continued_after_a_fault_at_any_call() {
         }
     });
 }
+
+/// A failed upload of a chunk stopped the creation of the next backup, and its multipart upload was not aborted.
+#[test]
+fn chunk_that_fails_during_a_backup_does_not_stop_the_backup() {
+    run(async {
+        let store = FaultStore::new(&Arc::new(InMemory::new()));
+        let store = store.with_conflict("log/0000000001/0000000005");
+        let repository = repository(store.clone());
+        let mut db = ArchivedDb::with_limits(|options| {
+            options.backup_after_bytes = 1_500;
+            options.backup = options.backup.clone().transfer(with_rate(1_200));
+        });
+        let mut archiver = db.new_archiver();
+        archiver.run_once(&repository).await.unwrap();
+        // The archiver uploads these chunks before it begins the backup, and the later ones during the backup.
+        for _ in 0..4 {
+            db.put("key", &"v".repeat(500));
+        }
+        db.db.sync().unwrap();
+        let write = async {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                db.put("key", "during the backup");
+                db.db.sync().unwrap();
+            }
+        };
+        let summary = tokio::select! {
+            summary = archiver.run_once(&repository) => summary.unwrap(),
+            () = write => unreachable!("it does not end"),
+        };
+        let (info, reason) = summary.backup.unwrap();
+        assert_eq!((info.id, reason), (2, BackupReason::LogSize));
+        assert_eq!(store.open_uploads(), 0);
+        check_commits(&repository, &db, 0..=summary.last_seq).await;
+    });
+}
