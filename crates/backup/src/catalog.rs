@@ -45,6 +45,10 @@ pub struct BackupInfo {
     /// [`BackupRepository::backups`](crate::BackupRepository::backups) and restores set this field.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub archived: Option<ArchivedLog>,
+    /// The damage of the archived log, if its last chunk is damaged. `archived` is then the part before the damage. Only
+    /// [`BackupRepository::backups`](crate::BackupRepository::backups) sets this field.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub log_damage: Option<String>,
 }
 
 /// The commits after a backup that an [`Archiver`](crate::Archiver) has uploaded. They follow the commits of the backup.

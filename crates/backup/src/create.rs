@@ -232,6 +232,7 @@ async fn commit_run(
         last_seq: Some(contents.last_seq),
         checkpoint_ms: Some(contents.checkpoint_ms),
         archived: None,
+        log_damage: None,
     };
     let commit = catalog.update(|catalog| {
         if catalog.backups.contains(&info) {

@@ -140,13 +140,7 @@ pub(crate) async fn archived_log(
     store: &dyn ObjectStore,
     backup: u64,
 ) -> Result<Option<ArchivedLog>, Error> {
-    let prefix = Path::from(format!("{LOG}/{backup:010}"));
-    let listed = store.list(Some(&prefix)).try_fold(0, |last, meta| async move {
-        let number = meta.location.filename().and_then(|name| name.parse::<u64>().ok());
-        Ok(number.unwrap_or(0).max(last))
-    });
-    let listed = listed.await.map_err(Error::store("list", prefix))?;
-    let mut last = match listed {
+    let mut last = match last_listed_chunk(store, backup).await? {
         0 => None,
         listed => Some(read_existing_header(store, backup, listed).await?),
     };
@@ -156,6 +150,38 @@ pub(crate) async fn archived_log(
         last = Some(next);
     }
     Ok(last.map(|last| last.archived_log()))
+}
+
+/// Returns the number of the last listed chunk of a backup, or 0.
+async fn last_listed_chunk(store: &dyn ObjectStore, backup: u64) -> Result<u64, Error> {
+    let prefix = Path::from(format!("{LOG}/{backup:010}"));
+    let listed = store.list(Some(&prefix)).try_fold(0, |last, meta| async move {
+        let number = meta.location.filename().and_then(|name| name.parse::<u64>().ok());
+        Ok(number.unwrap_or(0).max(last))
+    });
+    listed.await.map_err(Error::store("list", prefix))
+}
+
+/// Returns the archived log of a backup. If the last chunk is damaged, returns the log up to the chunk before it, and the damage.
+pub(crate) async fn readable_log(
+    store: &dyn ObjectStore,
+    backup: u64,
+) -> Result<(Option<ArchivedLog>, Option<Error>), Error> {
+    let damage = match archived_log(store, backup).await {
+        Ok(archived) => return Ok((archived, None)),
+        Err(damage @ Error::Damaged { .. }) => damage,
+        Err(error) => return Err(error),
+    };
+    let listed = last_listed_chunk(store, backup).await?;
+    // The damaged chunk is the last listed one, or the next one, if the listing is stale.
+    for number in (listed.saturating_sub(1).max(1)..=listed).rev() {
+        match read_header(store, backup, number).await {
+            Ok(Some(header)) => return Ok((Some(header.archived_log()), Some(damage))),
+            Ok(None) | Err(Error::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((None, Some(damage)))
 }
 
 /// Reads the header of a chunk that exists, because a later chunk exists, or because it is listed.

@@ -16,7 +16,9 @@ use crate::blocking::run_blocking;
 use crate::catalog::{ArchivedLog, BackupInfo, Catalog, CatalogStore};
 use crate::create::{self, BackupOptions};
 use crate::error::Error;
-use crate::log_chunk::{archived_log, check_follows, read_chunk, read_existing_header};
+use crate::log_chunk::{
+    archived_log, check_follows, read_chunk, read_existing_header, readable_log,
+};
 use crate::manifest::BackupManifest;
 use crate::prune::{self, PruneSummary, Retention};
 use crate::read_only;
@@ -119,17 +121,24 @@ impl BackupRepository {
         create::create(&self.catalog, db, options).await
     }
 
-    /// Returns the backups in ascending order of their numbers, each with the extent of its archived log.
+    /// Returns the backups in ascending order of their numbers, each with the extent of its archived log. If the last chunk of a log is
+    /// damaged, [`BackupInfo::log_damage`] describes the damage.
     ///
     /// # Errors
-    /// [`Error::Store`], [`Error::Damaged`], [`Error::UnsupportedFormat`].
+    /// [`Error::Store`], [`Error::UnsupportedFormat`]; [`Error::Damaged`] if the catalog is damaged.
     pub async fn backups(&self) -> Result<Vec<BackupInfo>, Error> {
         let mut catalog = self.catalog.load().await?;
         loop {
-            match self.with_archived_logs(&catalog).await {
-                Ok(backups) => return Ok(backups),
-                Err(error) => catalog = self.newer_catalog(&catalog, error).await?,
+            let backups = self.with_archived_logs(&catalog).await?;
+            if backups.iter().all(|backup| backup.log_damage.is_none()) {
+                return Ok(backups);
             }
+            // A prune may have deleted the chunks of a removed backup.
+            let newer = self.catalog.load().await?;
+            if newer.backups == catalog.backups {
+                return Ok(backups);
+            }
+            catalog = newer;
         }
     }
 
@@ -137,12 +146,14 @@ impl BackupRepository {
         let mut backups = catalog.backups.clone();
         backups.sort_by_key(|backup| backup.id);
         for backup in &mut backups {
-            backup.archived = archived_log(&*self.catalog.store, backup.id).await?;
+            let (archived, damage) = readable_log(&*self.catalog.store, backup.id).await?;
+            backup.archived = archived;
+            backup.log_damage = damage.map(|damage| damage.to_string());
         }
         Ok(backups)
     }
 
-    /// Returns a newer catalog after an error of a read of the objects of all backups in `catalog`. Returns the error if it is not
+    /// Returns a newer catalog after an error of a read of the objects of backups in `catalog`. Returns the error if it is not
     /// damage, or if the backups are the same. A prune may have deleted the objects of a removed backup.
     async fn newer_catalog(&self, catalog: &Catalog, error: Error) -> Result<Catalog, Error> {
         if !matches!(error, Error::Damaged { .. }) {
@@ -203,8 +214,9 @@ impl BackupRepository {
                 if chosen_for == point && candidates.iter().any(|info| info.id == backup) =>
             {
                 let info = catalog.backup(backup)?.clone();
-                let archived = archived_log(store, backup).await?;
-                RestorePlan::through(store, BackupInfo { archived, ..info }, through).await
+                let (archived, damage) = readable_log(store, backup).await?;
+                let plan = RestorePlan::through(store, BackupInfo { archived, ..info }, through);
+                plan.await.map_err(|error| damage.unwrap_or(error))
             }
             _ => plan_restore(store, candidates, point).await,
         }

@@ -1,10 +1,12 @@
 //! Choice of the backup and of the part of its archived log for a restore.
+//!
+//! If the last chunk of a log is damaged, the log up to this chunk is a candidate. The choice fails only if it needs the damaged chunk.
 
 use object_store::ObjectStore;
 
 use crate::catalog::BackupInfo;
 use crate::error::Error;
-use crate::log_chunk::{archived_log, archived_log_through, archived_log_until, chunk_path};
+use crate::log_chunk::{archived_log_through, archived_log_until, chunk_path, readable_log};
 
 /// The state that [`BackupRepository::restore`](crate::BackupRepository::restore) restores.
 ///
@@ -61,18 +63,24 @@ async fn plan_commit(
     seq: u64,
 ) -> Result<RestorePlan, Error> {
     check_extensible(&candidates)?;
-    let mut ranges = Vec::new();
+    let (mut ranges, mut newest_damage) = (Vec::new(), None);
     for mut info in candidates.into_iter().rev() {
         let Some(backup_seq) = info.last_seq else { continue };
-        info.archived = match backup_seq == seq {
-            true => None,
-            false => archived_log(store, info.id).await?,
+        let (archived, damage) = match backup_seq == seq {
+            true => (None, None),
+            false => readable_log(store, info.id).await?,
         };
+        info.archived = archived;
         let last = info.last_restorable_seq().unwrap_or(backup_seq);
         if (backup_seq..=last).contains(&seq) {
             return RestorePlan::through(store, info, seq).await;
         }
+        // The damaged chunk may contain the commit.
+        newest_damage = newest_damage.or(damage.filter(|_| last < seq));
         ranges.push((backup_seq, last));
+    }
+    if let Some(damage) = newest_damage {
+        return Err(damage);
     }
     let before = ranges.iter().filter(|(_, last)| *last < seq).max_by_key(|(_, last)| *last);
     let after = ranges.iter().filter(|(first, _)| *first > seq).min_by_key(|(first, _)| *first);
@@ -87,19 +95,25 @@ async fn plan_time(
     time_ms: u64,
 ) -> Result<RestorePlan, Error> {
     check_extensible(&candidates)?;
-    let mut best: Option<BackupInfo> = None;
+    let mut best: Option<(BackupInfo, Option<Error>)> = None;
     for mut info in candidates {
         if info.checkpoint_ms.is_none_or(|checkpoint_ms| checkpoint_ms > time_ms) {
             continue;
         }
-        if let Some(log) = archived_log(store, info.id).await? {
+        let (log, damage) = readable_log(store, info.id).await?;
+        // The damaged chunk may be the last one that is not later than the time.
+        let damage = damage.filter(|_| log.is_none_or(|log| log.time_ms <= time_ms));
+        if let Some(log) = log {
             info.archived = archived_log_until(store, info.id, log, time_ms).await?;
         }
-        if best.as_ref().is_none_or(|best| is_newer_state(&info, best)) {
-            best = Some(info);
+        if best.as_ref().is_none_or(|(best, _)| is_newer_state(&info, best)) {
+            best = Some((info, damage));
         }
     }
-    let info = best.ok_or(Error::NoBackupBefore { time_ms })?;
+    let (info, damage) = best.ok_or(Error::NoBackupBefore { time_ms })?;
+    if let Some(damage) = damage {
+        return Err(damage);
+    }
     let through = info.last_restorable_seq().unwrap_or_default();
     RestorePlan::through(store, info, through).await
 }

@@ -404,6 +404,70 @@ fn restore_with_the_log_continues_after_power_loss_at_each_operation() {
     });
 }
 
+/// A damaged last chunk of an old backup prevented the list of all backups and restores of newer ones.
+#[test]
+fn damaged_last_chunk_prevents_only_restores_that_need_it() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let mut db = ArchivedDb::new();
+        let mut seqs = Vec::new();
+        for round in 0..6 {
+            if round == 3 {
+                db.restart_archiver();
+            }
+            seqs.push(db.put("key", &round.to_string()));
+            db.archive(&repository).await;
+        }
+        // The archive of backup 1 has the commits 1 and 2, that of backup 2 has the commits 4 and 5.
+        let intact = repository.backups().await.unwrap();
+        let damage = |backup| {
+            let object = crate::log_chunk::chunk_path(backup, 2);
+            let store = &store;
+            async move {
+                store.put(&object, "damaged".into()).await.unwrap();
+                object.to_string()
+            }
+        };
+        let expected = |round: usize| &db.states[&seqs[round]];
+        let first = damage(1).await;
+        let listed = repository.backups().await.unwrap();
+        assert!(listed[0].log_damage.as_ref().unwrap().contains(&first), "{listed:?}");
+        assert_eq!(listed[0].archived.unwrap().last_seq, seqs[1]);
+        assert_eq!(listed[1], intact[1]);
+        for (point, round) in [
+            (RestorePoint::Newest, 5),
+            (RestorePoint::Time(1_060), 5),
+            (RestorePoint::Time(1_040), 3),
+            (RestorePoint::Time(1_010), 0),
+            (RestorePoint::Commit(seqs[5]), 5),
+            (RestorePoint::Commit(seqs[1]), 1),
+            (RestorePoint::Commit(seqs[0]), 0),
+        ] {
+            let found = restored_to(&repository, point).await.unwrap();
+            assert_eq!(found, *expected(round), "{point:?}");
+        }
+        let refused = |point, named: String| {
+            let repository = &repository;
+            async move {
+                match restored_to(repository, point).await {
+                    Err(Error::Damaged { object, .. }) => assert_eq!(object, named, "{point:?}"),
+                    other => panic!("{point:?}: {other:?}"),
+                }
+            }
+        };
+        refused(RestorePoint::Commit(seqs[2]), first.clone()).await;
+        refused(RestorePoint::Time(1_030), first).await;
+        let second = damage(2).await;
+        refused(RestorePoint::Newest, second.clone()).await;
+        refused(RestorePoint::Commit(seqs[5]), second).await;
+        let found = restored_to(&repository, RestorePoint::Commit(seqs[4])).await.unwrap();
+        assert_eq!(found, *expected(4));
+        // The backup itself does not need its log.
+        assert_eq!(restored_to(&repository, RestorePoint::Backup).await.unwrap(), *expected(3));
+    });
+}
+
 /// A restored database continues under the name of the original. Its newest state is newer than those of the original, although
 /// the original may have used larger sequence numbers.
 #[test]

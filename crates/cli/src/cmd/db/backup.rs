@@ -149,6 +149,11 @@ fn text(backups: &[BackupInfo], pruned: Option<&PruneSummary>, verified: bool) -
             backup.writer,
         );
     }
+    for backup in backups {
+        if let Some(damage) = &backup.log_damage {
+            text += &format!("the log of backup {} is damaged: {damage}\n", backup.id);
+        }
+    }
     if let Some(pruned) = pruned {
         let bytes = format_bytes(pruned.deleted_bytes);
         let (removed, deleted) = (pruned.removed.len(), pruned.deleted_objects);
