@@ -382,7 +382,9 @@ impl Archiver {
         let rate = TransferOptions { bytes_per_s: rate, ..TransferOptions::default() };
         let meter = TransferMeter::new(&rate, 0, 0);
         // Later commits are left to the next run. Otherwise, a call during a steady load would not end.
-        let last_seq = self.db.snapshot().seq().0;
+        // A snapshot waits while a job removes entries.
+        let db = self.db.clone();
+        let last_seq = run_blocking(move || Ok(db.snapshot().seq().0)).await?;
         let end = loop {
             let pending = match self.pending_chunk(active).await {
                 Ok(Some(pending)) if active.last_seq() < last_seq => pending,
