@@ -492,12 +492,14 @@ impl Keyspace {
         inner.begin_operation();
         let (view, read_point) = match &snapshot {
             Some(snapshot) => {
-                let view = self.tree.pin_super_version();
-                self.tree.check_visible_to(snapshot)?;
-                (view, inner.state.read_point_of_snapshot(snapshot))
+                (self.tree.pin_super_version(), inner.state.read_point_of_snapshot(snapshot))
             }
-            None => inner.state.pin_newest(&self.tree, Tree::pin_super_version)?,
+            None => inner.state.pin_newest(&self.tree, Tree::pin_super_version),
         };
+        match &snapshot {
+            Some(snapshot) => self.tree.check_visible_to(snapshot)?,
+            None => self.tree.check_live()?,
+        }
         self.tree.counters.count_scan();
         Ok(IterView::new(view, &self.tree, read_point, snapshot))
     }

@@ -56,8 +56,11 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         inner.begin_operation();
         let (view, read_point) = match snapshot {
             Some(snapshot) => (tree.pin_super_version(), snapshot),
-            None => inner.state.pin_newest(tree, Tree::pin_super_version)?,
+            None => inner.state.pin_newest(tree, Tree::pin_super_version),
         };
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
         Ok(MultiGet { view, read_point, values: vec![None; keys.len()], keys, order, done: 0 })

@@ -115,8 +115,11 @@ fn look_up<V: LookupValue>(
     }
     let (view, read_point) = match snapshot {
         Some(snapshot) => (tree.super_version(), snapshot),
-        None => inner.state.pin_newest(tree, Tree::super_version)?,
+        None => inner.state.pin_newest(tree, Tree::super_version),
     };
+    if snapshot.is_none() {
+        tree.check_live()?;
+    }
     let deadline = options.deadline.map(|limit| ReadDeadline::new(&inner.state.env, limit));
     let read = find(&view, read_point, (reads, deadline));
     if reads == ReadScope::Memory {
@@ -152,7 +155,8 @@ pub(crate) fn read_to_update(
 ) -> Result<ReadToUpdate> {
     let (guard_seq, read) = {
         // The view is released before the closure of the caller runs, because the closure may take long.
-        let (view, read_point) = inner.state.pin_newest(tree, Tree::pin_super_version)?;
+        let (view, read_point) = inner.state.pin_newest(tree, Tree::pin_super_version);
+        tree.check_live()?;
         (read_point.seq, point::get_with_expiry(tree, &view, key, read_point, reads))
     };
     let (value, expiry_us) = read.inspect_err(|error| {

@@ -198,16 +198,9 @@ impl DbState {
     }
 
     /// Pins the super version of a tree with `pin`, and returns it together with the read point of the newest visible state.
-    /// The super version contains all commits up to the read point.
-    ///
-    /// # Errors
-    /// [`Error::KeyspaceDropped`].
+    /// The super version contains all commits up to the read point. The caller must check that the keyspace is live.
     #[inline]
-    pub(crate) fn pin_newest<V>(
-        &self,
-        tree: &Tree,
-        pin: impl Fn(&Tree) -> V,
-    ) -> Result<(V, ReadPoint)> {
+    pub(crate) fn pin_newest<V>(&self, tree: &Tree, pin: impl Fn(&Tree) -> V) -> (V, ReadPoint) {
         loop {
             let changes = tree.super_version_changes();
             // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise
@@ -222,8 +215,7 @@ impl DbState {
             if tree.super_version_changes() == changes
                 || failpoint::is_on(Failpoint::SuperVersionChangeIgnored)
             {
-                tree.check_live()?;
-                return Ok((view, read_point));
+                return (view, read_point);
             }
         }
     }

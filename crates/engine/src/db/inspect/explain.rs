@@ -104,7 +104,8 @@ pub struct RunStep {
 pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Explanation> {
     db.check_open()?;
     db.begin_operation();
-    let (view, read_point) = db.state.pin_newest(tree, Tree::pin_super_version)?;
+    let (view, read_point) = db.state.pin_newest(tree, Tree::pin_super_version);
+    tree.check_live()?;
     let seq = read_point.seq;
     let mut explanation =
         Explanation { keyspace: tree.name(), seq: seq.0, ..Explanation::default() };
