@@ -110,7 +110,12 @@ fn try_reserve_files(
     // The lock is held until the files are reserved, so that no other job can reserve them in between.
     let mut jobs = tree.jobs.lock();
     let shape = tree.shape(state.env.database_time_us(), &state.sequence);
-    let has_filter = tree.settings().options.compaction_filter.is_some();
+    let settings = tree.settings();
+    if settings.policy.can_drop_data() {
+        // The policy was set after the call began.
+        return Ok(Some(None));
+    }
+    let has_filter = settings.options.compaction_filter.is_some();
     match plan_manual(&shape, &jobs.running, bounds, has_filter)? {
         ManualPlan::UpToDate => Ok(Some(None)),
         ManualPlan::Run(_) if jobs.is_ingesting => Ok(None),

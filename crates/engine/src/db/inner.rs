@@ -275,11 +275,12 @@ impl DbInner {
             let found = point::get_with_combined_operands(&tree, &view, &key, read_point, read);
             if let Ok((value, combined)) = found
                 && !combined.is_some_and(|combined| combined.has_expiring_base)
-                && tree.may_store_combined_value()
             {
                 // The memtable may be flushed or dropped meanwhile; the value is then unused.
                 self.state.env.yield_point(YieldKind::Commit);
-                set_folded_value(&self.state, &memtable, &key, seq, value);
+                tree.store_combined_value(|| {
+                    set_folded_value(&self.state, &memtable, &key, seq, value)
+                });
             }
         }
     }

@@ -62,9 +62,6 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     if !(operands.newest_in_memtable && is_read_often && is_long) {
         return;
     }
-    if !tree.may_store_combined_value() {
-        return;
-    }
     // A get does not schedule a flush, so it must not fill the memtable.
     let memtable = &view.active;
     if memtable.bytes().saturating_add(value_bytes) > settings.options.memtable_bytes {
@@ -84,7 +81,8 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
         false => Ok(value.cloned()),
     };
     state.env.yield_point(YieldKind::UserOperation);
-    if set_folded_value(state, memtable, key, newest, value.unwrap_or_default()) {
+    let value = value.unwrap_or_default();
+    if tree.store_combined_value(|| set_folded_value(state, memtable, key, newest, value)) {
         add(&tree.merge_resolver.write_backs, 1);
     }
 }

@@ -188,6 +188,11 @@ impl TreeSettings {
         TreeSettings { options, stored_policy, policy }
     }
 
+    /// Returns whether jobs may change or drop visible values.
+    fn has_changing_jobs(&self) -> bool {
+        self.options.compaction_filter.is_some() || self.policy.can_drop_data()
+    }
+
     /// Returns [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     fn default_ttl_us(&self) -> u64 {
         self.options.default_ttl.map_or(0, duration_us)
@@ -264,6 +269,8 @@ pub(crate) struct Tree {
     /// Whether memtables or tables may contain expiring entries. Set before the first expiring entry becomes visible,
     /// and never reset.
     may_expire: AtomicBool,
+    /// Whether the settings have, or had since the open, a compaction filter or a policy that drops data.
+    has_changing_jobs: AtomicBool,
     /// True if the keyspace was opened from the manifest, and the application has not passed its options yet.
     awaits_options: AtomicBool,
     /// True if the application has not passed the options for separated values yet.
@@ -311,6 +318,7 @@ impl Tree {
             open_id,
             has_separated_values: AtomicBool::new(has_separated_values),
             may_expire: AtomicBool::new(may_expire),
+            has_changing_jobs: AtomicBool::new(settings.has_changing_jobs()),
             awaits_options: AtomicBool::new(false),
             awaits_value_separation: AtomicBool::new(false),
             default_ttl_us: AtomicU64::new(settings.default_ttl_us()),
@@ -408,6 +416,7 @@ impl Tree {
             self.set_separated_values();
         }
         let settings = TreeSettings::new(options, stored_policy);
+        self.has_changing_jobs.fetch_or(settings.has_changing_jobs(), Ordering::AcqRel);
         self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
         self.default_ttl_us.store(settings.default_ttl_us(), Ordering::Relaxed);
         self.iterators.set_enabled(settings.delete_persistence().is_some());
@@ -610,16 +619,16 @@ impl Tree {
         self.super_version_changes.load(Ordering::Acquire)
     }
 
-    /// Returns whether a value that was combined from a super version in use may be stored in a memtable.
+    /// Calls `store` to store a value in a memtable that was combined from a super version in use, unless readers could
+    /// then see another value than before. Returns false if `store` was not called, or its result.
     ///
-    /// Readers of older super versions share this memtable. Expiry, compaction filters and policies that drop data remove
+    /// Readers of older super versions share the memtable. Expiry, compaction filters and policies that drop data remove
     /// the base of operands from the current super version, but not from older ones.
-    pub(crate) fn may_store_combined_value(&self) -> bool {
-        let settings = self.settings();
-        let jobs_change_values = self.may_expire()
-            || settings.options.compaction_filter.is_some()
-            || settings.policy.can_drop_data();
-        !jobs_change_values || self.old_super_versions.count_in_use().0 == 0
+    pub(crate) fn store_combined_value(&self, store: impl FnOnce() -> bool) -> bool {
+        match self.may_expire() || self.has_changing_jobs.load(Ordering::Acquire) {
+            true => self.old_super_versions.run_if_unused(store),
+            false => store(),
+        }
     }
 
     /// Returns the current shape of the tree for its policy. `now_us` must be read from the database clock before this

@@ -115,6 +115,14 @@ impl OldSuperVersions {
         drop(old);
     }
 
+    /// Calls `action` and returns its result if no replaced super version is in use. Otherwise returns false. The current
+    /// super version is not replaced during the call.
+    pub(crate) fn run_if_unused(&self, action: impl FnOnce() -> bool) -> bool {
+        let mut old_versions = self.0.lock();
+        old_versions.retain(|old| old.strong_count() > 0);
+        old_versions.is_empty() && action()
+    }
+
     /// Returns the number of replaced super versions in use, and the number of references to them.
     pub(crate) fn count_in_use(&self) -> (u64, u64) {
         let mut old_versions = self.0.lock();

@@ -379,7 +379,8 @@ fn pick_around_block(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) ->
 fn pick_beside_waiting_manual(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     let mut jobs = tree.jobs.lock();
     let settings = tree.settings();
-    if jobs.is_ingesting || settings.options.custom_policy().is_some() {
+    let is_custom = settings.options.custom_policy().is_some();
+    if jobs.is_ingesting || is_custom || settings.policy.can_drop_data() {
         return None;
     }
     let shape = tree.shape(jobs.picked_at_us, &state.sequence);
