@@ -64,14 +64,16 @@ impl DeltaOptions {
     /// Maximum number of buckets, at least 4. At the maximum, a full bucket is not split, but its operands move to the
     /// tree.
     ///
-    /// A memory limit of the engine may lower the maximum. Default: [`BUCKETS_MAX_DEFAULT`].
+    /// A memory limit of the engine may lower the maximum: half of the block cache, of which half is for buckets with two
+    /// pages each. With the default block cache of 64 MiB and pages of 4 KiB, it is 2,048. Default:
+    /// [`BUCKETS_MAX_DEFAULT`].
     #[must_use]
     pub fn buckets_max(mut self, buckets: u64) -> DeltaOptions {
         self.buckets_max = buckets;
         self
     }
 
-    /// Size at which the store starts a new log, in bytes, at least 1024. The snapshot at the start of a log does not
+    /// Size at which the store starts a new log, in bytes, 1024 to 512 MiB. The snapshot at the start of a log does not
     /// count.
     ///
     /// With a larger size, bucket files are synced less often, but recovery takes longer. Default:
@@ -104,8 +106,9 @@ impl DeltaOptions {
         if self.buckets_max < 4 {
             return invalid("buckets_max", self.buckets_max.to_string(), "at least 4");
         }
-        if self.log_bytes_max < 1024 {
-            return invalid("log_bytes_max", self.log_bytes_max.to_string(), "at least 1024");
+        // Recovery collects the records of a bucket in a log, which must have less than 4 GiB together with one delivery.
+        if !(1024..=1 << 29).contains(&self.log_bytes_max) {
+            return invalid("log_bytes_max", self.log_bytes_max.to_string(), "1024 to 536870912");
         }
         Ok(())
     }
@@ -139,6 +142,7 @@ mod tests {
             DeltaOptions::default().split_threshold(f64::NAN),
             DeltaOptions::default().buckets_max(3),
             DeltaOptions::default().log_bytes_max(10),
+            DeltaOptions::default().log_bytes_max(1 << 30),
         ];
         for options in invalid {
             assert!(matches!(options.check_bounds(), Err(Error::InvalidOption { .. })));

@@ -167,15 +167,15 @@ impl StoreState {
         self.resources.files.context.files.path(OperandFileKind::Log, number)
     }
 
-    /// Returns the base view of the next delivery or collection, or `None` if it is stale.
+    /// Returns the base view of the next collection and [`StoreState::abandon_count`], or `None` if the view is stale.
     ///
     /// A collection calls this function at its start, when a delivery may be running. If the collection recovered a
     /// stale view, it would close files to which the delivery appends, and would replace the view that the delivery
     /// installs.
-    pub fn base_view_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
+    pub fn base_view_if_valid(&self) -> Result<Option<(Arc<StoreView>, u64)>> {
         self.check_writable()?;
         let latest = self.latest.lock();
-        Ok((!latest.is_stale).then(|| latest.view.clone()))
+        Ok((!latest.is_stale).then(|| (latest.view.clone(), latest.abandon_count)))
     }
 
     /// Returns the base view of the next delivery or collection. Recovers the view from the log if it is stale.
@@ -224,11 +224,9 @@ impl StoreState {
         self.latest.lock().frozen_bucket_ids.clone()
     }
 
-    /// Sets the ids of the buckets that a collection rewrites. Returns [`StoreState::abandon_count`].
-    pub fn freeze_buckets(&self, ids: BTreeSet<u64>) -> u64 {
-        let mut latest = self.latest.lock();
-        latest.frozen_bucket_ids = Arc::new(ids);
-        latest.abandon_count
+    /// Sets the ids of the buckets that a collection rewrites.
+    pub fn freeze_buckets(&self, ids: BTreeSet<u64>) {
+        self.latest.lock().frozen_bucket_ids = Arc::new(ids);
     }
 
     pub fn abandon_count(&self) -> u64 {

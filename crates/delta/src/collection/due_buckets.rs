@@ -71,7 +71,7 @@ impl<'a> BucketCollection<'a> {
     /// Starts a collection and rewrites the due buckets. Returns `None` if no collection is due or the base view is
     /// stale.
     pub(crate) fn start_if_due(state: &'a StoreState, snapshots: &[SeqNo]) -> Result<Option<Self>> {
-        let Some(base) = state.base_view_if_valid()? else { return Ok(None) };
+        let Some((base, abandon_count)) = state.base_view_if_valid()? else { return Ok(None) };
         state.set_request_snapshots(snapshots);
         let rules = state.rules();
         if !(is_collection_due(&base, &rules) || state.is_log_due(&rules)) {
@@ -82,8 +82,7 @@ impl<'a> BucketCollection<'a> {
         let pair = smallest_mergeable_pair(&base, &due, &rules.excluded_files, state.buckets_max);
         let pair_indexes = pair.into_iter().flat_map(|index| [index, index + 1]);
         let indexes = due.iter().copied().chain(pair_indexes);
-        let abandon_count =
-            state.freeze_buckets(indexes.map(|index| base.buckets[index].id).collect());
+        state.freeze_buckets(indexes.map(|index| base.buckets[index].id).collect());
         let guard = FrozenBucketsGuard(state);
         let mut rewriter = BucketRewriter::new(state, &base, snapshots);
         for index in due {

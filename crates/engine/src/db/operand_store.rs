@@ -36,9 +36,9 @@ use crate::tree::operand_files::{OperandStoreFiles, StoreLifetime, operand_file_
 use crate::tree::operand_store_slot::{AttachedStore, BucketReadCounters, ResolverMerger};
 use crate::vfs::Vfs;
 
-/// Minimum memory budget of a store in bytes, if the database has a memory budget.
+/// Minimum memory limit of a store in bytes.
 const STORE_BYTES_MIN: u64 = 1 << 20;
-/// Ratio of the block cache size to the memory budget of one store.
+/// Ratio of the block cache size to the memory limit of one store.
 const CACHE_PER_STORE: u64 = 2;
 
 /// Opens the operand stores of one database.
@@ -123,10 +123,9 @@ pub(crate) fn store_opener(inner: &DbInner) -> StoreOpener<'_> {
     }
 }
 
-/// Returns the memory budget of one store, in bytes.
+/// Returns the memory limit of one store, in bytes.
 fn store_memory_bytes(memory: MemoryPlan) -> u64 {
-    let bytes = memory.cache_bytes / CACHE_PER_STORE;
-    if memory.budget_bytes.is_some() { bytes.max(STORE_BYTES_MIN) } else { bytes }
+    (memory.cache_bytes / CACHE_PER_STORE).max(STORE_BYTES_MIN)
 }
 
 /// Fails if the name of a store differs from the store name in the manifest.

@@ -8,7 +8,7 @@
 //!
 //! Guards of write batches are checked against the history of flushed writes. This history uses up to 1/16 of the
 //! budget, which is taken from the share of the jobs. Operand stores and transactions use memory from the share of the
-//! block cache. Each operand store is limited to a quarter of this share, and so are all transactions together.
+//! block cache. Each operand store is limited to half of this share, and all transactions together to a quarter.
 //!
 //! Flushes start at half of the memtables' share. The other half accepts writes during the flush.
 //!
