@@ -36,7 +36,7 @@ use crate::tree::operand_files::{OperandStoreFiles, StoreLifetime, operand_file_
 use crate::tree::operand_store_slot::{AttachedStore, BucketReadCounters, ResolverMerger};
 use crate::vfs::Vfs;
 
-/// Minimum memory limit of a store in bytes.
+/// Minimum memory limit of a store in bytes, if the database has a memory budget.
 const STORE_BYTES_MIN: u64 = 1 << 20;
 /// Ratio of the block cache size to the memory limit of one store.
 const CACHE_PER_STORE: u64 = 2;
@@ -125,7 +125,8 @@ pub(crate) fn store_opener(inner: &DbInner) -> StoreOpener<'_> {
 
 /// Returns the memory limit of one store, in bytes.
 fn store_memory_bytes(memory: MemoryPlan) -> u64 {
-    (memory.cache_bytes / CACHE_PER_STORE).max(STORE_BYTES_MIN)
+    let bytes = memory.cache_bytes / CACHE_PER_STORE;
+    if memory.budget_bytes.is_some() { bytes.max(STORE_BYTES_MIN) } else { bytes }
 }
 
 /// Fails if the name of a store differs from the store name in the manifest.

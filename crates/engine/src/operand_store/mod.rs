@@ -165,8 +165,8 @@ pub struct StoreContext {
     pub merger: Arc<dyn OperandMerger>,
     /// Counts reads of the store.
     pub read_counters: Arc<dyn OperandReadCounters>,
-    /// Memory limit of the store in bytes: half of the block cache, at least 1 MiB. `None` if the store is opened to be
-    /// verified or copied.
+    /// Memory limit of the store in bytes: half of the block cache, and at least 1 MiB with a memory budget. `None` if the
+    /// store is opened to be verified or copied.
     pub memory_bytes: Option<u64>,
     /// Whether reads should bypass the page cache.
     pub direct_reads: bool,

@@ -1,12 +1,13 @@
 //! Steps of a run that resume, close and open the database, after failures too.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsmx::vfs::Vfs;
 use lsmx::{Db, Error, Options, PolicySpec};
-use lsmx_base::file_name::CURRENT;
+use lsmx_base::file_name::{CURRENT, FileName};
 
 use super::{Faults, Open, Run};
 use crate::harness::history::KEYSPACES;
@@ -237,7 +238,8 @@ impl Run<'_> {
     }
 
     /// Checks that a rejected open has changed no file. An open that failed with an I/O error may have added files and
-    /// changed `CURRENT`.
+    /// changed `CURRENT`. If the disk was full, it may also have removed tables and blob files. The next open finds out
+    /// whether it needs them.
     pub(super) fn unchanged(
         &self,
         before: Option<BTreeMap<PathBuf, Vec<u8>>>,
@@ -246,7 +248,15 @@ impl Run<'_> {
         let Some(before) = before else { return Ok(()) };
         let mut after = self.disk.snapshot_all();
         let mut before = before;
-        if matches!(error, Error::Io { .. }) {
+        if let Error::Io { source, .. } = error {
+            if source.kind() == ErrorKind::StorageFull {
+                let is_table = |path: &PathBuf| {
+                    let name = path.file_name().and_then(|name| name.to_str());
+                    let name = name.and_then(FileName::parse);
+                    matches!(name, Some(FileName::Table(_) | FileName::Blob(_)))
+                };
+                before.retain(|path, _| after.contains_key(path) || !is_table(path));
+            }
             let current = oracle::dir().join(CURRENT);
             before.remove(&current);
             after.retain(|path, _| before.contains_key(path));
