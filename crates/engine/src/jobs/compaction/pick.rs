@@ -631,15 +631,20 @@ mod tests {
         assert_eq!(db.get("key").unwrap(), None);
     }
 
-    /// Bug: no job made L0 smaller while a manual compaction waited for another job, and writes stopped.
-    #[test]
-    fn manual_compaction_that_waits_does_not_stop_writes() {
+    /// Opens a database with small memtables and tables.
+    fn open_small() -> Db {
         let small = KeyspaceOptions::default()
             .memtable_bytes(4 << 10)
             .table_bytes(4 << 10)
             .block_bytes(256);
         let options = Options::default().background(Background::Inline).keyspace_defaults(small);
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap()
+    }
+
+    /// Bug: no job made L0 smaller while a manual compaction waited for another job, and writes stopped.
+    #[test]
+    fn manual_compaction_that_waits_does_not_stop_writes() {
+        let db = open_small();
         let (core, tree) = (db.inner(), &db.inner().default_tree);
         let key = |number: u64| (number * 7919 % 5_000).to_be_bytes();
         tree.jobs.lock().manual_waiting = 1;
@@ -661,12 +666,7 @@ mod tests {
     /// counted as debt. Writes were throttled to the minimum rate, and then stopped until its end.
     #[test]
     fn manual_compaction_neither_throttles_nor_stops_writes() {
-        let small = KeyspaceOptions::default()
-            .memtable_bytes(4 << 10)
-            .table_bytes(4 << 10)
-            .block_bytes(256);
-        let options = Options::default().background(Background::Inline).keyspace_defaults(small);
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let db = open_small();
         let core = db.inner();
         let (state, tree) = (&core.state, &core.default_tree);
         let put = |number: u64| {

@@ -54,7 +54,7 @@ const CHECKS: &[Row] = &[
     (
         16,
         "operands with concurrent opens of a missing store",
-        300,
+        1_000,
         missing_store::concurrent_opens_of_a_missing_store_keep_operands,
     ),
     (16, "few descriptors", 1, descriptors::few_descriptors_are_refused_or_enough),
