@@ -173,8 +173,23 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
+    /// Environment variable that is set in the child process of the test.
+    const CHILD: &str = "LSMX_TEST_TRACING_CHILD";
+
     #[test]
     fn job_span_records_fields_and_results() {
+        // If a thread without a subscriber is the first to reach a call site, `tracing` may disable the call site for
+        // all threads. Other tests have such threads, so the test runs in a process of its own.
+        if std::env::var_os(CHILD).is_none() {
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "job_tracing::tests::job_span_records_fields_and_results"])
+                .env(CHILD, "1")
+                .output()
+                .unwrap();
+            let output = String::from_utf8_lossy(&child.stdout);
+            assert!(output.contains("1 passed"), "{output}");
+            return;
+        }
         let emit_all = || {
             let job = JobSpanFields {
                 kind: "merge",
@@ -189,15 +204,8 @@ mod tests {
             assert_eq!(commit.in_scope(|| 1), 1);
             commit.record_error(&crate::error::Error::Closed);
         };
-        // Registers the call sites. If another test registered one while the only subscriber belongs to this thread,
-        // `tracing` would disable it for all threads.
-        emit_all();
         let fields = FieldCollector::default();
-        tracing::subscriber::with_default(fields.clone(), || {
-            // Another thread may have begun the registration of a call site before this subscriber existed.
-            tracing::callsite::rebuild_interest_cache();
-            emit_all();
-        });
+        tracing::subscriber::with_default(fields.clone(), emit_all);
         let fields = fields.0.lock().join(" ");
         for part in ["operations=2", "bytes=40", "sync=true", "error=the database is closed"] {
             assert!(fields.contains(part), "{fields}");
