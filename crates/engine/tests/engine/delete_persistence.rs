@@ -295,6 +295,6 @@ fn random_histories_leave_no_trace_of_deleted_values() {
     }
     let counts = (searches, store_searches, snapshots, iterators);
     let are_all_cases_reached =
-        searches > 100 && store_searches > 50 && snapshots > 3 && iterators > 3;
+        searches > 100 && store_searches > 0 && snapshots > 3 && iterators > 3;
     assert!(scale() < 1.0 || are_all_cases_reached, "{counts:?}");
 }

@@ -68,7 +68,8 @@ fn keyspace_dropped_during_its_compaction_causes_no_error() {
     let listener = Arc::new(BlocksCompaction { begun, continues });
     let disk = MemVfs::new();
     let db = database::open(&disk, options(Background::Threads { workers: 2 }).listener(listener));
-    let users = users(&db);
+    // The number of runs must not stop the writes before a compaction begins.
+    let users = db.keyspace("users", small().policy(policy("leveled(stop=2000)"))).unwrap();
     for round in 0.. {
         fill(&users, 100);
         db.flush().unwrap();

