@@ -203,6 +203,19 @@ impl Keyspace {
 
     /// Writes a value that expires at a time; see [`Keyspace::put_with_ttl`].
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// let offers = db.default_keyspace();
+    /// offers.put_until("coffee", "half price", SystemTime::now() + Duration::from_secs(3_600))?;
+    /// assert!(offers.get("coffee")?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The errors of [`Keyspace::put_with_ttl`].
     pub fn put_until(
@@ -504,7 +517,7 @@ impl Keyspace {
         Ok(IterView::new(view, &self.tree, read_point, snapshot))
     }
 
-    /// Returns a cursor over the current entries.
+    /// Returns a cursor over the current entries; see [`KeyspaceCursor`].
     ///
     /// # Errors
     /// [`Error::KeyspaceDropped`]; [`Error::Closed`].

@@ -359,6 +359,20 @@ impl Options {
     ///
     /// [`Db::set_latency_sampling`](crate::Db::set_latency_sampling) changes it while the database is open. Default:
     /// [`LatencySampling::Off`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// use lsmx::metrics::LatencySampling;
+    /// use lsmx::{Db, Options};
+    ///
+    /// let options = Options::default().latency_sampling(LatencySampling::OneIn(1));
+    /// let db = Db::open(dir.path().join("data"), options)?;
+    /// db.get("key")?;
+    /// assert_eq!(db.metrics().operation_latency.get_ns.count, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn latency_sampling(mut self, sampling: LatencySampling) -> Self {
         self.latency_sampling = sampling;
         self

@@ -99,6 +99,25 @@ impl<'a> BulkLoadOptions<'a> {
 ///
 /// [`BulkLoader::finish`] makes all entries visible together. Dropping an unfinished loader discards them. After an
 /// error of [`BulkLoader::put`], later calls return the same error.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+/// use lsmx::ingest::BulkLoadOptions;
+///
+/// let words = db.default_keyspace();
+/// let options = BulkLoadOptions::default().sort_memory_bytes(64 << 20);
+/// let mut loader = words.bulk_loader(options)?;
+/// for (line, word) in ["to", "be", "or", "not"].iter().enumerate() {
+///     loader.put(word, line.to_string())?;
+/// }
+/// assert_eq!(words.get("be")?, None);
+/// assert_eq!(loader.finish()?.entries, 4);
+/// assert_eq!(words.get("be")?.as_deref(), Some(&b"1"[..]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct BulkLoader<'a> {
     handle: Arc<DbHandle>,
     tree: Arc<Tree>,
