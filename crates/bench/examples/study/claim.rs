@@ -178,7 +178,9 @@ impl Claim {
     fn expected_text(&self) -> String {
         match (self.text.range, self.text.order) {
             (Some((low, high)), _) if high.is_infinite() => format!("≥ {}", self.format(low)),
-            (Some((low, high)), _) if low <= 0.0 => format!("≤ {}", self.format(high)),
+            (Some((low, high)), _) if low <= 0.0 && self.text.unit != FigureUnit::Percent => {
+                format!("≤ {}", self.format(high))
+            }
             (Some((low, high)), _) => format!("{} to {}", self.format(low), self.format(high)),
             (None, Some(FigureOrder::Rising)) => "rising".to_owned(),
             (None, Some(FigureOrder::Falling)) => "falling".to_owned(),

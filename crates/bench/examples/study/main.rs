@@ -64,8 +64,8 @@ fn report(directory: &Path, figure: Option<&Path>) -> Result<String, String> {
     Ok(write_report(&results, &texts))
 }
 
-/// Returns a table with the number of claims by verdict for each experiment, followed by the report of each
-/// experiment.
+/// Returns a table with the number of claims by verdict for each experiment, followed by the report of each experiment
+/// and the commits of the results.
 fn write_report(results: &Results, texts: &ClaimTexts) -> String {
     let sections = experiments::build_sections(results, texts);
     let header = [
@@ -90,12 +90,23 @@ fn write_report(results: &Results, texts: &ClaimTexts) -> String {
     for section in &sections {
         text.push_str(&section.to_markdown());
     }
+    text.push_str("\n## Commits\n\n");
+    text.push_str(&commits_table(results).to_markdown());
     for claim in claims(&sections) {
         if let Some(statement) = claim.unexplained() {
             eprintln!("claims.toml contains no reason: {statement}");
         }
     }
     text
+}
+
+/// Returns a table with the commit at which each part of `scripts/study` was measured.
+fn commits_table(results: &Results) -> MarkdownTable {
+    let mut table = MarkdownTable::new("", ["commit", "results"]);
+    for (commit, names) in results.names_by_commit() {
+        table.add_row(commit, [names.join(", ")]);
+    }
+    table
 }
 
 /// Returns the numbers of claims of the study by verdict, and the number of claims of this project.

@@ -11,9 +11,16 @@ use crate::strategy::Strategy;
 /// Size of an entry in the experiment on data sizes.
 const ENTRY_BYTES: u64 = 128;
 
-/// The measurements of all result files, by file name.
+/// All result files, by name without extension.
 #[derive(Debug, Default)]
-pub(crate) struct Results(BTreeMap<String, Vec<ResultCell>>);
+pub(crate) struct Results(BTreeMap<String, ResultFile>);
+
+#[derive(Debug, Default)]
+struct ResultFile {
+    cells: Vec<ResultCell>,
+    /// Commit and date of the measurement.
+    commit: String,
+}
 
 /// The measurements in one result file.
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +50,10 @@ impl Results {
             let path = file.map_err(|error| unreadable(directory, error.to_string()))?.path();
             if path.extension().is_some_and(|extension| extension == "csv") {
                 let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-                let cells = text.and_then(|text| parse_cells(&text));
-                let cells = cells.map_err(|why| unreadable(&path, why))?;
+                let parsed = text.and_then(|text| parse_file(&text));
+                let file_results = parsed.map_err(|why| unreadable(&path, why))?;
                 let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                results.0.insert(name, cells);
+                results.0.insert(name, file_results);
             }
         }
         Ok(results)
@@ -54,10 +61,27 @@ impl Results {
 
     pub(crate) fn find_part(&self, name: &str) -> ResultPart<'_> {
         ResultPart {
-            cells: self.0.get(name).map_or(&[], Vec::as_slice),
+            cells: self.0.get(name).map_or(&[], |file| &file.cells),
             by_policy: OTHER_FIRST_LEVEL.iter().any(|start| name.starts_with(start)),
         }
     }
+
+    /// Returns the names of the files of each commit.
+    pub(crate) fn names_by_commit(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut names = BTreeMap::<_, Vec<_>>::new();
+        for (name, file) in &self.0 {
+            names.entry(file.commit.as_str()).or_default().push(name.as_str());
+        }
+        names
+    }
+}
+
+/// Parses a result file. Its first line is `# COMMAND | commit COMMIT, DATE`.
+fn parse_file(text: &str) -> Result<ResultFile, String> {
+    let first_line = text.lines().next().unwrap_or_default();
+    let (_, commit) =
+        first_line.rsplit_once(" | commit ").ok_or("its first line contains no commit")?;
+    Ok(ResultFile { cells: parse_cells(text)?, commit: commit.to_owned() })
 }
 
 /// Parses a CSV file. Lines that start with `#` are comments.
@@ -213,14 +237,14 @@ pub(crate) mod tests {
     /// Returns results of three strategies. Bytes moved ÷ bytes ingested is 50 for Full, `lo1` for LO+1 and 10 for
     /// Tier.
     pub(crate) fn results(name: &str, lo1: u64) -> Results {
-        let mut text = "# lsmx explore\nupdates,policy,spec,compaction.jobs,data_moved_ratio,\
+        let mut text = "# lsmx explore | commit 0123abcd, 2026-11-01\nupdates,policy,spec,compaction.jobs,data_moved_ratio,\
                         point_lookups[0.4].ios_per_get\n"
             .to_owned();
         for (strategy, moved) in [(FULL, 50), (LO1, lo1), (TIER, 10)] {
             let Strategy { policy, spec, .. } = strategy;
             text.push_str(&format!("0.5,{policy},\"{spec}\",{moved},{moved},1.5\n"));
         }
-        Results(BTreeMap::from([(name.to_owned(), parse_cells(&text).unwrap())]))
+        Results(BTreeMap::from([(name.to_owned(), parse_file(&text).unwrap())]))
     }
 
     #[test]
@@ -241,6 +265,15 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn names_are_grouped_by_commit() {
+        let by_commit = results("r4", 26);
+        assert_eq!(
+            by_commit.names_by_commit(),
+            BTreeMap::from([("0123abcd, 2026-11-01", vec!["r4"])])
+        );
+    }
+
+    #[test]
     fn spread_is_in_columns_of_its_own() {
         let cells = parse_cells("spec,a,a.low,a.high,b\nfull,2,1,4,3\n").unwrap();
         assert_eq!((cells[0].spread("a"), cells[0].spread("b")), (Some((1.0, 4.0)), None));
@@ -252,6 +285,7 @@ pub(crate) mod tests {
         let error = parse_cells("spec,policy\nfull\n").unwrap_err();
         assert!(error.contains("fields"), "{error}");
         assert!(parse_cells("").is_err());
+        assert_eq!(parse_file("spec\n").unwrap_err(), "its first line contains no commit");
         let error = Results::read(Path::new("/nowhere")).unwrap_err();
         assert!(error.starts_with("/nowhere: "), "{error}");
     }

@@ -35,14 +35,13 @@ const WRITE_MAX_MS: [f64; 8] = [22.6, 17.3, 16.5, 20.6, 19.3, 19.9, 64.4, 14.3];
 
 pub(super) fn measure(results: &Results) -> Measurements {
     let (r1, r2, t1) = (results.find_part("r1"), results.find_part("r2"), results.find_part("t1"));
-    let ranges = results.find_part("t1-ranges");
     let tier_by = |strategy| {
         let of = |at, alpha| r1.strategy_figure(at, |cell| read_amplification(cell, alpha));
         let by = |alpha| (format!("α {alpha}"), divide(of(TIER, alpha), of(strategy, alpha)));
         labeled_figures([0.0, 0.4, 0.8].map(by))
     };
     let tier_ranges_by_lo1 = |s: f64| {
-        let of = |at| ranges.strategy_figure(at, |cell| range_us(cell, s));
+        let of = |at| t1.strategy_figure(at, |cell| range_us(cell, s));
         (format!("{} % of the data:", 100.0 * s), divide(of(TIER), of(LO1)))
     };
     let without_filter = |at| {
@@ -70,7 +69,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         blocks_table(r1),
         large_blocks_table(r1, results.find_part("r2-blocks")),
         times_table(t1),
-        range_times_table(ranges),
+        range_times_table(t1),
         no_filter_table(r2),
     ];
     (tables, figures)
