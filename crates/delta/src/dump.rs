@@ -56,7 +56,7 @@ fn dump_frames(
     write_line: &mut LineWriter<'_>,
 ) -> Result<(), DumpError> {
     let file = vfs.open(path).map_err(|e| io_error("open", path, e))?;
-    let end = file.len().map_err(|e| io_error("read the length of", path, e))?;
+    let end = file.len().map_err(|e| io_error("read the size of", path, e))?;
     let header = read_exactly(&*file, path, 0, HEADER_BYTES)?;
     let (decoded, name) = match decode_header(&header, BUCKET_HEADER) {
         Err(Malformed::Magic { .. }) => (decode_header(&header, LOG_HEADER), "log of operands"),

@@ -67,7 +67,7 @@ impl StoreKeySearch<'_> {
     fn search_file(&mut self, opened: io::Result<Arc<dyn File>>, committed_end: u64) -> Result<()> {
         let path: &Path = &self.path;
         let file = opened.map_err(|error| io_error("open", path, error))?;
-        let end = file.len().map_err(|error| io_error("read the length of", path, error))?;
+        let end = file.len().map_err(|error| io_error("read the size of", path, error))?;
         let header = read_exactly(&*file, path, 0, HEADER_BYTES)?;
         let uid = match decode_header(&header, BUCKET_HEADER) {
             Err(Malformed::Magic { .. }) => decode_header(&header, LOG_HEADER),

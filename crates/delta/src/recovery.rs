@@ -199,7 +199,7 @@ pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(St
     let position = LogPosition::from_store_token(token);
     let path = context.files.path(OperandFileKind::Log, position.number);
     let file = context.files.vfs().open(&path).map_err(|e| io_error("open", &path, e))?;
-    let found = file.len().map_err(|e| io_error("read the length of", &path, e))?;
+    let found = file.len().map_err(|e| io_error("read the size of", &path, e))?;
     if found < position.end {
         let (what, needed) = ("log of operands", position.end);
         return Err(Error::malformed(Malformed::Truncated { what, needed, found }, &path, found));

@@ -317,8 +317,8 @@ pub enum Event {
     /// Background work failed. The engine repeats it, or the database is read-only. A file that was not removed stays
     /// until the next open.
     Failure(BackgroundError),
-    /// A job read corrupt bytes, but a second read that bypassed all caches succeeded. The value is the error of
-    /// the first read.
+    /// A job read corrupt bytes, or a collection could not read a file of an operand store, but a second read that
+    /// bypassed all caches succeeded. The value is the error of the first read.
     ReadRepeated(Arc<Error>),
     /// Background work cannot read a file, so the file was quarantined.
     FileQuarantined(FileQuarantined),

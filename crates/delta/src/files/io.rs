@@ -27,7 +27,7 @@ pub fn read_exactly(file: &dyn File, path: &Path, offset: u64, len: usize) -> Re
         Err(Error::malformed(malformed, path, offset))
     };
     if len > UNCHECKED_READ_BYTES_MAX {
-        let file_len = file.len().map_err(|e| io_error("read the length of", path, e))?;
+        let file_len = file.len().map_err(|e| io_error("read the size of", path, e))?;
         let found = file_len.saturating_sub(offset);
         if found < needed {
             return truncated(found);

@@ -31,7 +31,7 @@ use crate::vfs::is_out_of_descriptors;
 
 /// Returns true if an error shows that a file is corrupt or cannot be read. Returns false for a lack of file
 /// descriptors.
-fn is_unreadable(error: &Error) -> bool {
+pub(crate) fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,
         Error::Io { action, source, .. } => {

@@ -62,7 +62,12 @@ impl FaultyReads {
 
     /// Makes all later reads of a file return altered bytes.
     pub(crate) fn alter_reads(&self, file: &Path) {
-        let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
+        self.add_read_fault(file, Fault::AlteredRead);
+    }
+
+    /// Injects a fault into all later reads of a file.
+    pub(crate) fn add_read_fault(&self, file: &Path, fault: Fault) {
+        let rule = FaultRule::new(fault).for_calls(&[VfsCall::Read]);
         self.faults.add_rule(rule.path_contains(&file.to_string_lossy()).from_then_on());
     }
 

@@ -68,7 +68,9 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     let span = JobSpan::start(job);
     let mut collected = catch_panics(state, || run_collection(state, tree, &attached, &span));
     let mut quarantined = false;
-    if let Err(error @ Error::Corrupt { .. }) = &collected {
+    if let Err(error) = &collected
+        && quarantine::is_unreadable(error)
+    {
         match quarantine::recheck_operand_file(&attached, error) {
             // The read error was transient.
             Some(Ok(_)) => {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use lsmx::env::Background;
-use lsmx::internals::vfs::{Fault, FaultRule, VfsCall};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, VfsCall};
 use lsmx::{Error, Event, KeyspaceOptions, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
@@ -251,45 +251,48 @@ fn unreadable_table_stops_no_collection_of_blob_files() {
     assert_eq!(left.unwrap().len(), 210);
 }
 
-/// Regression: after one corrupt bucket, the operand store ran no more collections.
+/// Regression: after one bucket file was corrupt or could not be read, the operand store ran no more collections.
 #[test]
 fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
-    let database = FaultyReads::with_options(options(Background::Inline));
-    let [_, _, operands] = open_kinds(&database.db);
-    let merge = |number: u32| {
-        let operand = [number.to_le_bytes()[0]; 24];
-        retry(|| operands.merge((number % 61).to_be_bytes(), operand)).unwrap();
-    };
-    let rewritten = || {
-        let store = database.db.metrics().keyspaces["operands"].operand_store.unwrap();
-        store.rewrites + store.splits + store.to_tree
-    };
-    (0..600).for_each(merge);
-    assert!(rewritten() > 0, "no collection has run");
-    // If a read returns corrupt data, the engine repeats the read once.
-    let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-    database.faults.add_rule(rule.path_contains(".bucket").once());
-    (600..900).for_each(merge);
-    assert_eq!(database.events.count(|event| matches!(event, Event::ReadRepeated(_))), 1);
-    database.check_good();
-    for bad in files(&database.disk, ".bucket") {
-        database.alter_reads(&bad);
-    }
-    (900..1_200).for_each(merge);
-    let (begun, _) = database.quarantine_events();
-    assert!(!begun.is_empty() && begun.iter().all(|path| path.extension().unwrap() == "bucket"));
-    assert!(database.db.wait_idle().is_err());
-    database.faults.clear_rules();
-    database.db.env().advance_us(2 * MINUTE_US);
-    let before = rewritten();
-    (1_200..1_800).for_each(merge);
-    database.db.flush().unwrap();
-    database.db.wait_idle().unwrap();
-    assert!(rewritten() > before, "the buckets are not collected");
-    database.check_good();
-    for key in 0..61u32 {
-        let operand_count = (0..1_800).filter(|number| number % 61 == key).count();
-        assert_eq!(operands.get(key.to_be_bytes()).unwrap().unwrap().len(), 24 * operand_count);
+    for fault in [Fault::AlteredRead, Fault::Error(Errno::Io)] {
+        let database = FaultyReads::with_options(options(Background::Inline));
+        let [_, _, operands] = open_kinds(&database.db);
+        let merge = |number: u32| {
+            let operand = [number.to_le_bytes()[0]; 24];
+            retry(|| operands.merge((number % 61).to_be_bytes(), operand)).unwrap();
+        };
+        let rewritten = || {
+            let store = database.db.metrics().keyspaces["operands"].operand_store.unwrap();
+            store.rewrites + store.splits + store.to_tree
+        };
+        (0..600).for_each(merge);
+        assert!(rewritten() > 0, "no collection has run");
+        // If a read fails or returns corrupt data, the engine repeats the read once.
+        let rule = FaultRule::new(fault).for_calls(&[VfsCall::Read]);
+        database.faults.add_rule(rule.path_contains(".bucket").once());
+        (600..900).for_each(merge);
+        assert_eq!(database.events.count(|event| matches!(event, Event::ReadRepeated(_))), 1, "{fault:?}");
+        database.check_good();
+        for bad in files(&database.disk, ".bucket") {
+            database.add_read_fault(&bad, fault);
+        }
+        (900..1_200).for_each(merge);
+        let (begun, _) = database.quarantine_events();
+        assert!(!begun.is_empty(), "{fault:?}");
+        assert!(begun.iter().all(|path| path.extension().unwrap() == "bucket"));
+        assert!(database.db.wait_idle().is_err());
+        database.faults.clear_rules();
+        database.db.env().advance_us(2 * MINUTE_US);
+        let before = rewritten();
+        (1_200..1_800).for_each(merge);
+        database.db.flush().unwrap();
+        database.db.wait_idle().unwrap();
+        assert!(rewritten() > before, "the buckets are not collected");
+        database.check_good();
+        for key in 0..61u32 {
+            let operand_count = (0..1_800).filter(|number| number % 61 == key).count();
+            assert_eq!(operands.get(key.to_be_bytes()).unwrap().unwrap().len(), 24 * operand_count);
+        }
     }
 }
 
