@@ -233,7 +233,7 @@ fn add_records(
     records: &EncodedRecords,
 ) -> Result<Vec<Arc<Tail>>> {
     // A collection may have left too many files open.
-    state.resources.files.close_excess_writers()?;
+    state.resources.files.close_excess_writers(None)?;
     let frozen_bucket_ids = state.frozen_bucket_ids();
     let tail_bytes_max = state.tail_bytes_max(view.buckets.len());
     let mut written_tails = Vec::new();
@@ -317,7 +317,7 @@ fn extent_for_append(
         return Ok(None);
     }
     let file = resources.files.create_bucket_file()?;
-    resources.files.close_excess_writers()?;
+    resources.files.close_excess_writers(Some(&file))?;
     Ok(Some((bucket.extents.len(), Arc::new(Extent::new_at_end(file)))))
 }
 

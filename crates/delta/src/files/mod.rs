@@ -106,14 +106,16 @@ impl FileTable {
     }
 
     /// Closes the least recently used writers until their number is within the limit. Syncs each file before it closes
-    /// the writer.
+    /// the writer. Never closes the writer of `kept`. Reads use open writers too, so a file that was created just before
+    /// may be the least recently used one.
     ///
     /// Only the thread of a delivery may call this method. Another thread might close a writer to which a delivery is
     /// about to append.
-    pub fn close_excess_writers(&self) -> Result<()> {
+    pub fn close_excess_writers(&self, kept: Option<&BucketFile>) -> Result<()> {
+        let kept = kept.map(|file| file.number);
         loop {
             let limit = self.writers_max();
-            let evicted = self.writers.lock().evict_if_over(limit);
+            let evicted = self.writers.lock().evict_if_over(limit, kept);
             let Some((number, writer)) = evicted else { return Ok(()) };
             let file = self.known.lock().get(&number).and_then(Weak::upgrade);
             if let Some(file) = file {
@@ -346,7 +348,7 @@ impl BucketFile {
         let evicted = {
             let mut readers = self.table.readers.lock();
             readers.insert(self.number, file.clone());
-            readers.evict_if_over(OPEN_FILES_MAX)
+            readers.evict_if_over(OPEN_FILES_MAX, Some(self.number))
         };
         drop(evicted);
         Ok(file)
@@ -431,11 +433,8 @@ mod tests {
         }
     }
 
-    /// Regression: a delivery closed the file that it had just created, because it counted a file that a collection was
-    /// about to pin. The append to the closed file failed.
-    #[test]
-    fn file_of_delivery_stays_open_while_collection_creates_files() {
-        const FILES: usize = 2_000;
+    /// Returns a table in which one file may be open for appends.
+    fn one_writer_table() -> Arc<FileTable> {
         let vfs = MemVfs::new();
         vfs.create_dir(Path::new("db")).unwrap();
         let dir = StoreDir::new(Arc::new(vfs), "db", 1);
@@ -443,7 +442,28 @@ mod tests {
             files: Arc::new(OneWriterDir(dir.clone())),
             ..store_context(&dir, &Arc::default(), 0)
         };
-        let table = FileTable::new(context);
+        FileTable::new(context)
+    }
+
+    /// Regression: a delivery closed the file that it had just created, because a lookup had read an older file since.
+    /// The append to the closed file failed.
+    #[test]
+    fn file_of_delivery_stays_open_after_read_of_older_file() {
+        let table = one_writer_table();
+        let older = table.create_bucket_file().unwrap();
+        let file = table.create_bucket_file().unwrap();
+        older.read(0, 1).unwrap();
+        table.close_excess_writers(Some(&file)).unwrap();
+        file.append(b"page").unwrap();
+        assert!(!older.can_append_at(older.end_offset()));
+    }
+
+    /// Regression: a delivery closed the file that it had just created, because it counted a file that a collection was
+    /// about to pin. The append to the closed file failed.
+    #[test]
+    fn file_of_delivery_stays_open_while_collection_creates_files() {
+        const FILES: usize = 2_000;
+        let table = one_writer_table();
         let table_of_collection = table.clone();
         let collection = std::thread::spawn(move || {
             for _ in 0..FILES {
@@ -455,7 +475,7 @@ mod tests {
         });
         for _ in 0..FILES {
             let file = table.create_bucket_file().unwrap();
-            table.close_excess_writers().unwrap();
+            table.close_excess_writers(Some(&file)).unwrap();
             file.append(b"page").unwrap();
         }
         collection.join().unwrap();

@@ -61,12 +61,18 @@ impl OpenFiles {
         self.files.len() - self.pinned.len() > limit
     }
 
-    /// Removes and returns the least recently used file that is not pinned, if the set exceeds the limit.
-    pub(super) fn evict_if_over(&mut self, limit: usize) -> Option<(u64, Arc<dyn File>)> {
+    /// Removes and returns the least recently used file that is not pinned, if the set exceeds the limit. Never removes
+    /// the file with the number `kept`.
+    pub(super) fn evict_if_over(
+        &mut self,
+        limit: usize,
+        kept: Option<u64>,
+    ) -> Option<(u64, Arc<dyn File>)> {
         if !self.has_more_unpinned_than(limit) {
             return None;
         }
-        let number = *self.by_tick.values().find(|number| !self.pinned.contains(number))?;
+        let can_evict = |number: &&u64| !self.pinned.contains(*number) && Some(**number) != kept;
+        let number = *self.by_tick.values().find(can_evict)?;
         Some((number, self.remove(number)?))
     }
 }
