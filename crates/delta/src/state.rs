@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use lsmx::operand_store::{OperandFileKind, OperandReadTier, StoreContext, StoreToken};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
@@ -45,6 +46,9 @@ pub struct StoreState {
     /// Whether a collection was due at the last check.
     is_due: AtomicBool,
     rules: RwLock<Arc<CollectionRules>>,
+    /// Smallest key of the due bucket with which the next collection starts if more buckets are due than it rewrites.
+    /// Not durable.
+    pub next_due_key: Mutex<Bytes>,
     pub buckets_max: usize,
     /// Memory limit for bucket indexes, filters, fingerprints and tails, in bytes.
     bucket_memory_bytes: u64,
@@ -134,6 +138,7 @@ impl StoreState {
             latest: Mutex::new(latest),
             log: Mutex::new(None),
             rules: RwLock::default(),
+            next_due_key: Mutex::default(),
             buckets_max: buckets_max(&options, half_memory),
             bucket_memory_bytes: half_memory.unwrap_or(0),
         })

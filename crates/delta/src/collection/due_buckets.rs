@@ -1,7 +1,8 @@
 //! Collection of the due buckets. A bucket is due if it is full, has many extents, must apply old range delete markers,
 //! or contains operands that the engine requests to remove.
 //!
-//! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
+//! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`]. If more buckets are due, start with the first bucket that
+//!    the previous collection left out. After the last bucket, continue with the first one.
 //! 2. If the maximum number of buckets permits fewer than two more, merge the two neighbouring buckets with the fewest
 //!    bytes.
 //!
@@ -78,7 +79,7 @@ impl<'a> BucketCollection<'a> {
             return Ok(None);
         }
         let due_buckets = DueBuckets::new(&base, &rules);
-        let due: Vec<usize> = due_buckets.indexes().take(DUE_BUCKETS_MAX).collect();
+        let due = take_due_buckets(&base, &due_buckets, &mut state.next_due_key.lock());
         let pair = smallest_mergeable_pair(&base, &due, &rules.excluded_files, state.buckets_max);
         let pair_indexes = pair.into_iter().flat_map(|index| [index, index + 1]);
         let indexes = due.iter().copied().chain(pair_indexes);
@@ -254,6 +255,25 @@ impl<'a> BucketCollection<'a> {
             increase_counter(counter, 1);
         }
     }
+}
+
+/// Returns the indexes of at most [`DUE_BUCKETS_MAX`] due buckets. If more buckets are due, starts with the first due
+/// bucket at or after `next_key`, and sets `next_key` to the smallest key of the first due bucket that is left out.
+///
+/// Each due bucket is therefore collected at some time, even if other buckets are due again after each collection.
+fn take_due_buckets(
+    view: &StoreView,
+    due_buckets: &DueBuckets<'_>,
+    next_key: &mut Bytes,
+) -> Vec<usize> {
+    let smallest_key = |index: usize| &view.buckets[index].smallest_key;
+    let mut due: Vec<usize> = due_buckets.indexes().collect();
+    if due.len() > DUE_BUCKETS_MAX {
+        due.rotate_left(due.partition_point(|index| *smallest_key(*index) < *next_key));
+        *next_key = smallest_key(due[DUE_BUCKETS_MAX]).clone();
+        due.truncate(DUE_BUCKETS_MAX);
+    }
+    due
 }
 
 impl OperandCollection for BucketCollection<'_> {

@@ -1,4 +1,4 @@
-//! Checks how many bytes collections read and write per delivered byte.
+//! Checks which buckets collections rewrite, and how many bytes they read and write per delivered byte.
 
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Db, KeyspaceOptions, Options};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
+
+use crate::common::{Driver, Write};
 
 const KEYS: u64 = 2000;
 /// Number of updates per flush.
@@ -71,4 +73,22 @@ fn collections_rewrite_at_most_the_bound_of_the_threshold() {
         assert!(read > previous[0] && written > previous[1], "{p}: {read} {written}");
         previous = [read, written];
     }
+}
+
+/// Regression: each collection chose the 16 due buckets with the smallest keys. If these buckets were full again after
+/// each collection, no collection rewrote the buckets with larger keys.
+#[test]
+fn bucket_after_buckets_that_are_always_due_is_collected() {
+    const ALWAYS_DUE: usize = 20;
+    // Each operand fills a bucket.
+    let write = |number| Write::Operand { key: format!("key{number:02}").into_bytes(), bytes: 600 };
+    let mut driver = Driver::new(DeltaOptions::default().bucket_bytes(512));
+    driver.flush(&(0..=ALWAYS_DUE).map(write).collect::<Vec<_>>());
+    let writes: Vec<Write> = (0..ALWAYS_DUE).map(write).collect();
+    for _ in 0..3 {
+        assert!(driver.collect(Some(&writes)).unwrap());
+    }
+    let last_key = format!("key{ALWAYS_DUE}").into_bytes();
+    assert!(driver.model.tree.iter().any(|(key, ..)| *key == last_key));
+    driver.check().unwrap();
 }
