@@ -113,10 +113,7 @@ impl StoreState {
             counters: StoreCounters::default(),
         });
         let (view, next_id) = recover_view_or_empty(&resources, token)?;
-        if let Some(token) = token {
-            let log_bytes = LogPosition::from_store_token(token).end;
-            resources.counters.log_bytes.store(log_bytes, Ordering::Relaxed);
-        }
+        resources.counters.log_bytes.store(log_bytes(token), Ordering::Relaxed);
         let latest = BaseState {
             view: view.clone(),
             token,
@@ -469,6 +466,7 @@ impl StoreState {
         let prepared = std::mem::take(&mut latest.prepared);
         latest.view = committed;
         latest.token = latest.committed_token;
+        self.resources.counters.log_bytes.store(log_bytes(latest.token), Ordering::Relaxed);
         // The log of the committed view is an earlier one, so its value is not known.
         latest.log_void_from = latest.token.map(|_| SeqNo::ZERO);
         latest.is_stale = true;
@@ -575,6 +573,12 @@ impl StoreState {
         log.into_iter().chain(numbers.into_iter().map(|it| (OperandFileKind::Bucket, it))).collect()
     }
 
+    /// Returns the size in bytes of the largest log from which the base view may have to be recovered.
+    pub fn recovery_log_bytes_max(&self) -> u64 {
+        let latest = self.latest.lock();
+        log_bytes(latest.token).max(log_bytes(latest.committed_token))
+    }
+
     pub fn memory_bytes(&self) -> u64 {
         let bucket_count = self.committed.read().buckets.len();
         let bucket_bytes = size_of::<Bucket>() + 256;
@@ -601,6 +605,11 @@ fn recover_view_or_empty(
         None => (StoreView::empty(resources.clone()), 1),
     };
     Ok((Arc::new(view.build_key_search()), next_id))
+}
+
+/// Returns the size of the log up to the position of a token, in bytes. Without a token, returns 0.
+fn log_bytes(token: Option<StoreToken>) -> u64 {
+    token.map_or(0, |token| LogPosition::from_store_token(token).end)
 }
 
 /// Returns the approximate memory for the index, filter and fingerprints of a full bucket, in bytes.

@@ -6,7 +6,7 @@ use lsmx::operand_store::{
     StoreContext, StoreToken,
 };
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::{Arc, Ordering};
+use lsmx_base::sync::Arc;
 
 use crate::collection::due_buckets::BucketCollection;
 use crate::collection::whole_store::WholeStoreCollection;
@@ -99,7 +99,7 @@ impl OperandStore for DeltaStore {
 
     fn rewrite_bytes_max(&self) -> u64 {
         // After a recovery, the operands in the log are in memory. The next deliveries write them to bucket files.
-        self.state.resources.counters.log_bytes.load(Ordering::Relaxed)
+        self.state.recovery_log_bytes_max()
     }
 
     fn metrics(&self) -> OperandMetrics {

@@ -80,6 +80,25 @@ fn discarded_deliveries_leave_no_files() {
     driver.check().unwrap();
 }
 
+/// Regression: after a delivery had started a new log and was then discarded or abandoned, the size of the new log was
+/// reported. The store recovers from the committed log.
+#[test]
+fn log_bytes_after_discarded_or_abandoned_delivery_are_those_of_the_committed_log() {
+    for is_abandoned in [false, true] {
+        let (mut driver, _) = reopened_due_store();
+        let store = driver.store.clone();
+        let committed = (store.metrics().log_bytes, store.rewrite_bytes_max());
+        driver.deliver(&round()[..1]).unwrap();
+        assert!(store.metrics().log_bytes < committed.0);
+        assert_eq!(store.rewrite_bytes_max(), committed.1);
+        match is_abandoned {
+            true => store.abandon(),
+            false => store.discard_prepared(),
+        }
+        assert_eq!((store.metrics().log_bytes, store.rewrite_bytes_max()), committed);
+    }
+}
+
 /// The manifest may contain the token of an abandoned delivery, so its files are kept if a later one is discarded.
 #[test]
 fn discarded_delivery_keeps_files_of_abandoned_delivery() {
