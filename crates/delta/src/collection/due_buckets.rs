@@ -269,7 +269,8 @@ fn take_due_buckets(
     let smallest_key = |index: usize| &view.buckets[index].smallest_key;
     let mut due: Vec<usize> = due_buckets.indexes().collect();
     if due.len() > DUE_BUCKETS_MAX {
-        due.rotate_left(due.partition_point(|index| *smallest_key(*index) < *next_key));
+        let start = due.partition_point(|index| *smallest_key(*index) < *next_key);
+        due.rotate_left(start);
         *next_key = smallest_key(due[DUE_BUCKETS_MAX]).clone();
         due.truncate(DUE_BUCKETS_MAX);
     }
