@@ -271,7 +271,11 @@ fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
         let rule = FaultRule::new(fault).for_calls(&[VfsCall::Read]);
         database.faults.add_rule(rule.path_contains(".bucket").once());
         (600..900).for_each(merge);
-        assert_eq!(database.events.count(|event| matches!(event, Event::ReadRepeated(_))), 1, "{fault:?}");
+        assert_eq!(
+            database.events.count(|event| matches!(event, Event::ReadRepeated(_))),
+            1,
+            "{fault:?}"
+        );
         database.check_good();
         for bad in files(&database.disk, ".bucket") {
             database.add_read_fault(&bad, fault);
