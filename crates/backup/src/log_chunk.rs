@@ -8,7 +8,7 @@ use futures_util::TryStreamExt;
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore};
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{ArchivedLog, BackupInfo, read_if_exists};
@@ -104,7 +104,14 @@ pub(crate) async fn read_header(
     let (bytes, object_bytes) = match read {
         Ok(read) => read,
         Err(object_store::Error::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(Error::store("read", object)(error)),
+        Err(error) => {
+            // Stores refuse each range of an empty object.
+            let is_empty = store.head(&object).await.is_ok_and(|found| found.size == 0);
+            return Err(match is_empty {
+                true => Error::damaged(object, "it is empty"),
+                false => Error::store("read", object)(error),
+            });
+        }
     };
     let header = decode_header(&object, &bytes, backup, number)?;
     let expected = len_u64(record::encoded_bytes(&bytes)).saturating_add(header.bytes);
