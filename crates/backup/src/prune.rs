@@ -7,7 +7,7 @@
 //! written after their backup was added, and a number is never added again. A stale listing has the same effect.
 //!
 //! A backup whose archived log has later commits than all newer kept backups of its writer is kept. Usually an archiver continues this
-//! log, and no other object contains these commits.
+//! log, and no other object contains these commits. If the last chunk of the log is damaged, the commits before it count.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ use object_store::path::Path;
 
 use crate::catalog::{BackupInfo, Catalog, CatalogStore};
 use crate::error::Error;
-use crate::log_chunk::{LOG, archived_log, backup_of_chunk};
+use crate::log_chunk::{LOG, backup_of_chunk, readable_log};
 use crate::manifest::{BackupManifest, DATA, MANIFESTS, run_of_object};
 
 /// Number of objects that are deleted, or of manifests that are read, at the same time.
@@ -135,11 +135,10 @@ async fn backups_with_newest_log(
     }
     let mut backups = before.backups;
     backups.sort_by_key(|backup| std::cmp::Reverse(backup.id));
-    let with_log = async |info: BackupInfo| match archived_log(&*catalog.store, info.id).await {
-        Ok(archived) => Ok(BackupInfo { archived, ..info }),
-        // A damaged log must not prevent the removal of its backup.
-        Err(Error::Damaged { .. }) => Ok(info),
-        Err(error) => Err(error),
+    let with_log = async |info: BackupInfo| {
+        // A damaged chunk must not prevent the removal of its backup. The commits before it can be restored.
+        let (archived, _damage) = readable_log(&*catalog.store, info.id).await?;
+        Ok::<_, Error>(BackupInfo { archived, ..info })
     };
     // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
     let backups: Vec<_> = backups.into_iter().map(with_log).collect();

@@ -291,6 +291,30 @@ fn prune_keeps_the_backup_with_the_newest_archived_commits() {
     });
 }
 
+/// A prune deleted a log whose last chunk was damaged, and with it the newest commits that could be restored.
+#[test]
+fn prune_keeps_the_newest_archived_commits_before_a_damaged_chunk() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        repository.create(&db.db, &db.second_backup_options()).await.unwrap();
+        let archived = db.put("key", "archived");
+        db.archive(&repository).await;
+        db.put("key", "in the damaged chunk");
+        db.archive(&repository).await;
+        for (chunk, removed) in [(2, vec![]), (1, vec![1])] {
+            let object = crate::log_chunk::chunk_path(1, chunk);
+            store.put(&object, "damaged".into()).await.unwrap();
+            assert_eq!(repository.prune(keep_last(1)).await.unwrap().removed, removed);
+            if removed.is_empty() {
+                check_commits(&repository, &db, archived..=archived).await;
+            }
+        }
+    });
+}
+
 /// A conditional write that the store refused without effect ended the archive.
 #[test]
 fn chunk_that_the_store_refuses_without_effect_is_uploaded_again() {
