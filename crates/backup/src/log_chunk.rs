@@ -201,51 +201,63 @@ pub(crate) async fn read_existing_header(
     header.ok_or_else(|| Error::damaged(chunk_path(backup, number), "it does not exist"))
 }
 
-/// Returns the part of an archived log up to a time, or `None` if the first chunk is later.
+/// Returns the part of an archived log up to a time, or `None` if the first chunk is later. Also returns the damage of the next chunk,
+/// if its header is damaged: this chunk and further ones may be in the part.
 pub(crate) async fn archived_log_until(
     store: &dyn ObjectStore,
     backup: u64,
     log: ArchivedLog,
     time_ms: u64,
-) -> Result<Option<ArchivedLog>, Error> {
+) -> Result<(Option<ArchivedLog>, Option<Error>), Error> {
     let early = last_chunk_where(store, backup, log, |chunk| chunk.time_ms <= time_ms);
     early.await
 }
 
 /// Returns the part of an archived log up to a commit, which must be in it.
+///
+/// # Errors
+/// [`Error::Damaged`] if the header of a chunk is damaged, and the commit may be in this chunk or in a later one.
 pub(crate) async fn archived_log_through(
     store: &dyn ObjectStore,
     backup: u64,
     log: ArchivedLog,
     seq: u64,
 ) -> Result<ArchivedLog, Error> {
-    let before = last_chunk_where(store, backup, log, |chunk| chunk.last_seq < seq).await?;
+    let before = last_chunk_where(store, backup, log, |chunk| chunk.last_seq < seq);
+    let (before, damage) = before.await?;
+    if let Some(damage) = damage {
+        return Err(damage);
+    }
     let number = before.map_or(1, |before| before.chunks + 1);
     let header = read_existing_header(store, backup, number).await?;
     Ok(ArchivedLog { last_seq: seq, ..header.archived_log() })
 }
 
-/// Returns the archived log up to the last chunk for which a condition holds. It holds for a number of chunks at the start.
+/// Returns the archived log up to the last chunk for which a condition holds. It holds for a number of chunks at the start. Also returns
+/// the damage of the next chunk, if its header is damaged: the condition may hold for this chunk and for further ones.
 async fn last_chunk_where(
     store: &dyn ObjectStore,
     backup: u64,
     log: ArchivedLog,
     holds: impl Fn(&ArchivedLog) -> bool,
-) -> Result<Option<ArchivedLog>, Error> {
+) -> Result<(Option<ArchivedLog>, Option<Error>), Error> {
     if holds(&log) {
-        return Ok(Some(log));
+        return Ok((Some(log), None));
     }
-    let (mut found, mut end) = (None, log.chunks);
+    let (mut found, mut end, mut damage) = (None, log.chunks, None);
     loop {
         let number = found.as_ref().map_or(0, |found: &ArchivedLog| found.chunks);
         if end - number <= 1 {
-            return Ok(found);
+            return Ok((found, damage));
         }
         let middle = number + (end - number) / 2;
-        let chunk = read_existing_header(store, backup, middle).await?.archived_log();
-        match holds(&chunk) {
-            true => found = Some(chunk),
-            false => end = middle,
+        match read_existing_header(store, backup, middle).await.map(|header| header.archived_log())
+        {
+            Ok(chunk) if holds(&chunk) => found = Some(chunk),
+            Ok(_) => (end, damage) = (middle, None),
+            // The wanted chunk may be an earlier one.
+            Err(error @ Error::Damaged { .. }) => (end, damage) = (middle, Some(error)),
+            Err(error) => return Err(error),
         }
     }
 }

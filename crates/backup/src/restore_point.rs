@@ -1,6 +1,7 @@
 //! Choice of the backup and of the part of its archived log for a restore.
 //!
-//! If the last chunk of a log is damaged, the log up to this chunk is a candidate. The choice fails only if it needs the damaged chunk.
+//! If the last chunk of a log is damaged, the log up to this chunk is a candidate. The same applies if the search for a time meets a
+//! damaged chunk. The choice fails only if it needs the damaged chunk.
 
 use object_store::ObjectStore;
 
@@ -102,9 +103,10 @@ async fn plan_time(
         }
         let (log, damage) = readable_log(store, info.id).await?;
         // The damaged chunk may be the last one that is not later than the time.
-        let damage = damage.filter(|_| log.is_none_or(|log| log.time_ms <= time_ms));
+        let mut damage = damage.filter(|_| log.is_none_or(|log| log.time_ms <= time_ms));
         if let Some(log) = log {
-            info.archived = archived_log_until(store, info.id, log, time_ms).await?;
+            let (archived, next_damage) = archived_log_until(store, info.id, log, time_ms).await?;
+            (info.archived, damage) = (archived, damage.or(next_damage));
         }
         if best.as_ref().is_none_or(|(best, _)| is_newer_state(&info, best)) {
             best = Some((info, damage));

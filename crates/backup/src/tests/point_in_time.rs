@@ -469,6 +469,57 @@ fn damaged_last_chunk_prevents_only_restores_that_need_it() {
     });
 }
 
+/// A damaged chunk in the middle of a log prevented restores to earlier commits and times.
+#[test]
+fn damaged_chunk_in_the_middle_prevents_only_restores_that_need_it() {
+    const DAMAGED: u64 = 4;
+    run(async {
+        for is_missing in [false, true] {
+            let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let repository = BackupRepository::new(Arc::clone(&store));
+            let mut db = ArchivedDb::new();
+            db.archive(&repository).await;
+            let mut seqs = Vec::new();
+            for round in 1..=8 {
+                seqs.push(db.put("key", &round.to_string()));
+                db.archive(&repository).await;
+            }
+            // The first chunk that a search reads.
+            let object = crate::log_chunk::chunk_path(1, DAMAGED);
+            match is_missing {
+                true => store.delete(&object).await.unwrap(),
+                false => drop(store.put(&object, "damaged".into()).await.unwrap()),
+            }
+            let check = async |point, expected: Option<u64>| match (
+                restored_to(&repository, point).await,
+                expected,
+            ) {
+                (Ok(found), Some(seq)) => assert_eq!(found, db.states[&seq], "{point:?}"),
+                (Err(Error::Damaged { object: named, .. }), None) => {
+                    assert_eq!(named, object.to_string(), "{point:?}");
+                }
+                (other, _) => panic!("{point:?}: {other:?}"),
+            };
+            for (chunk, &seq) in (1..).zip(&seqs) {
+                check(RestorePoint::Commit(seq), (chunk < DAMAGED).then_some(seq)).await;
+                // The damaged chunk may have the time of the chunk before it.
+                let is_certain = chunk + 1 < DAMAGED;
+                let time_ms = 1_010 + 10 * chunk;
+                check(RestorePoint::Time(time_ms), is_certain.then_some(seq)).await;
+            }
+            // A newer backup has a newer state than the readable part of the log.
+            repository.create(&db.db, &db.second_backup_options()).await.unwrap();
+            let newest = seqs[7];
+            check(RestorePoint::Newest, Some(newest)).await;
+            db.put("key", "later");
+            db.archive(&repository).await;
+            let time_ms = db.clock_ms.load(Ordering::Relaxed) - 1;
+            let found = restored_to(&repository, RestorePoint::Time(time_ms)).await.unwrap();
+            assert_eq!(found, db.states[&newest]);
+        }
+    });
+}
+
 /// A restored database continues under the name of the original. Its newest state is newer than those of the original, although
 /// the original may have used larger sequence numbers.
 #[test]
