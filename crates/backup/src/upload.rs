@@ -1,12 +1,13 @@
 //! Uploads of the files of a backup.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
 use lsmx::vfs::Vfs;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
+use object_store::ObjectMeta;
 use object_store::buffered::BufWriter;
 use object_store::path::Path as ObjectPath;
 use tokio::io::AsyncWriteExt;
@@ -15,7 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::blocking::run_blocking;
 use crate::catalog::{CatalogStore, Run};
 use crate::error::Error;
-use crate::manifest::{BackupFile, BackupManifest, run_prefix};
+use crate::manifest::{BackupFile, BackupManifest, run_of_object, run_prefix};
 use crate::source_file::{SourceFile, read_part};
 use crate::transfer::{TransferMeter, TransferOptions};
 
@@ -74,32 +75,40 @@ impl<'a> RunUpload<'a> {
         Ok((files.iter().map(with_object).collect(), bytes))
     }
 
-    /// Returns the objects of the base backup and of interrupted runs, by content and size.
+    /// Returns the existing objects of the base backup and of interrupted runs, by content and size. An object of the base that is missing or
+    /// truncated is not found, so that this run uploads its contents again.
     async fn existing_objects(&self) -> Result<HashMap<(String, u64), String>, Error> {
-        let store = &self.catalog.store;
-        let mut existing = HashMap::new();
-        let mut add = |object: &ObjectPath, bytes| {
-            let content = object.filename().unwrap_or_default().to_owned();
-            existing.insert((content, bytes), object.to_string());
-        };
+        let (store, resumed) = (&self.catalog.store, &self.run.resumed);
+        let mut of_base = HashSet::new();
         if let Some(base) = self.run.base {
             match BackupManifest::read(&**store, base).await {
-                Ok(base) => base.files.iter().for_each(|it| add(&it.object_path(), it.bytes)),
+                Ok(base) => of_base.extend(base.files.iter().map(BackupFile::object_path)),
                 // A damaged backup must not prevent later ones. They upload all files again.
                 Err(Error::Damaged { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        for &run in &self.run.resumed {
+        let runs: BTreeSet<u64> =
+            of_base.iter().filter_map(run_of_object).chain(resumed.iter().copied()).collect();
+        let list = |run| {
             let prefix = run_prefix(run);
-            let listed: Vec<_> = store
-                .list(Some(&prefix))
-                .try_collect()
-                .await
-                .map_err(Error::store("list", prefix))?;
-            listed.iter().for_each(|meta| add(&meta.location, meta.size));
-        }
-        Ok(existing)
+            let listed = store.list(Some(&prefix)).try_collect::<Vec<_>>();
+            listed.map_err(Error::store("list", prefix))
+        };
+        // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
+        let listings: Vec<_> = runs.into_iter().map(list).collect();
+        let listings = stream::iter(listings).buffer_unordered(self.transfer.files_at_once());
+        let listed: Vec<ObjectMeta> = listings.try_concat().await?;
+        // Other objects of the runs may be unused, so that a prune deletes them.
+        let is_kept = |object: &ObjectPath| {
+            of_base.contains(object)
+                || run_of_object(object).is_some_and(|run| resumed.contains(&run))
+        };
+        let by_content = |meta: ObjectMeta| {
+            let content = meta.location.filename().unwrap_or_default().to_owned();
+            ((content, meta.size), meta.location.to_string())
+        };
+        Ok(listed.into_iter().filter(|meta| is_kept(&meta.location)).map(by_content).collect())
     }
 
     fn object_path(&self, file: &SourceFile) -> ObjectPath {

@@ -14,6 +14,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::point_in_time::{ArchivedDb, writer_a};
 use super::*;
+use crate::manifest::BackupManifest;
 use crate::{Error, Progress, RestorePoint, VerifyDepth};
 
 #[test]
@@ -170,6 +171,43 @@ fn backup_after_a_damaged_one_uploads_all_files() {
         let info = repository.create(&db.db, &db.backup_options()).await.unwrap();
         assert_eq!(info.uploaded_bytes, info.bytes);
         assert_eq!(restored(&repository, 2).await, db.contents());
+    });
+}
+
+/// All later backups named the object, so that none of them could be restored.
+#[test]
+fn missing_or_truncated_object_of_the_previous_backup_is_uploaded_again() {
+    run(async {
+        let home = tempfile::tempdir().unwrap();
+        let stores: [Arc<dyn ObjectStore>; 2] = [
+            Arc::new(InMemory::new()),
+            Arc::new(LocalFileSystem::new_with_prefix(home.path()).unwrap()),
+        ];
+        for store in stores {
+            let repository = BackupRepository::new(Arc::clone(&store));
+            let db = TestDb::new("a");
+            let mut info = repository.create(&db.db, &db.backup_options()).await.unwrap();
+            for is_missing in [true, false] {
+                let manifest = BackupManifest::read(&*store, info.id).await.unwrap();
+                let table = manifest.files.iter().find(|file| file.name.ends_with(".sst")).unwrap();
+                let object = table.object_path();
+                match is_missing {
+                    true => store.delete(&object).await.unwrap(),
+                    false => {
+                        let bytes = store.get(&object).await.unwrap().bytes().await.unwrap();
+                        let truncated = bytes.slice(..bytes.len() / 2);
+                        store.put(&object, truncated.into()).await.unwrap();
+                    }
+                }
+                info = repository.create(&db.db, &db.backup_options()).await.unwrap();
+                assert!(info.uploaded_bytes >= table.bytes, "{info:?}");
+                assert_eq!(restored(&repository, info.id).await, db.contents());
+                // The next backup uses the new object.
+                info = repository.create(&db.db, &db.backup_options()).await.unwrap();
+                assert!(info.uploaded_bytes < table.bytes, "{info:?}");
+                assert_eq!(restored(&repository, info.id).await, db.contents());
+            }
+        }
     });
 }
 
