@@ -45,7 +45,19 @@ pub(crate) enum WallClock {
     #[default]
     System,
     #[cfg(test)]
-    Manual(Arc<std::sync::atomic::AtomicU64>),
+    Test(TestClock),
+}
+
+/// Clock of a test: a function that returns the time in milliseconds.
+#[cfg(test)]
+#[derive(Clone)]
+pub(crate) struct TestClock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+#[cfg(test)]
+impl std::fmt::Debug for TestClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TestClock")
+    }
 }
 
 impl WallClock {
@@ -54,7 +66,7 @@ impl WallClock {
         match self {
             WallClock::System => system_time_ms(),
             #[cfg(test)]
-            WallClock::Manual(ms) => ms.load(std::sync::atomic::Ordering::Relaxed),
+            WallClock::Test(TestClock(now_ms)) => now_ms(),
         }
     }
 }
@@ -78,8 +90,8 @@ impl BackupOptions {
     }
 
     #[cfg(test)]
-    pub(crate) fn manual_clock(mut self, ms: &Arc<std::sync::atomic::AtomicU64>) -> Self {
-        self.clock = WallClock::Manual(Arc::clone(ms));
+    pub(crate) fn test_clock(mut self, now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.clock = WallClock::Test(TestClock(Arc::new(now_ms)));
         self
     }
 

@@ -123,10 +123,14 @@ async fn plan_time(
 /// Returns whether the state of a backup and its log is newer than that of an earlier backup. The times decide only if its last
 /// sequence number is smaller: a database that was restored and continued may repeat numbers of later commits of the original. After
 /// an error of the clock, times of the earlier backup may be too late.
+///
+/// The time of the newer backup is the start of its run. If it is later than the state of the earlier backup, the newer backup contains all
+/// commits of this state, or belongs to a restored database. The times of its checkpoint and of its chunks do not count: before them, an
+/// archiver may have archived later commits with the earlier backup.
 fn is_newer_state(info: &BackupInfo, earlier: &BackupInfo) -> bool {
-    let time_ms =
-        |info: &BackupInfo| info.archived.map(|archived| archived.time_ms).max(info.checkpoint_ms);
-    info.last_restorable_seq() >= earlier.last_restorable_seq() || time_ms(info) > time_ms(earlier)
+    let earlier_ms = earlier.archived.map(|archived| archived.time_ms).max(earlier.checkpoint_ms);
+    info.last_restorable_seq() >= earlier.last_restorable_seq()
+        || Some(info.created_ms) > earlier_ms
 }
 
 /// Fails if no backup can be extended by the archived log.
