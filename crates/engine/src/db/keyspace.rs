@@ -360,6 +360,10 @@ impl Keyspace {
     /// [`Db::keyspace`](crate::Db::keyspace). Only `Db::keyspace` can set an operand store. If the next open passes
     /// other options, those options apply.
     ///
+    /// If the keyspace was opened with [`Db::open_keyspace`](crate::Db::open_keyspace) without options, its setting for
+    /// separated values is unknown until it is set. Until then, compactions keep separated values in their blob files.
+    /// Use `Db::keyspace` to move these values into tables.
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;

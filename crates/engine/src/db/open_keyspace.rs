@@ -135,11 +135,15 @@ fn open_with_store(
             // Only the options in memory change. The stored policy stays the same.
             let policy = tree.settings().stored_policy.clone();
             tree.set_settings(options, policy);
+            tree.clear_awaits_options();
             Ok(Some(tree))
         }
         None if inner.read_only.is_some() => Err(Error::OpenedReadOnly),
         Some(tree) => {
             change_options(inner, &tree, options, attached)?;
+            tree.clear_awaits_options();
+            // Jobs that waited for the options may start.
+            inner.state.work.push(WorkKind::Compaction, tree.id);
             Ok(Some(tree))
         }
         None if !create => Err(Error::UnknownKeyspace { name: name.to_owned() }),
@@ -272,9 +276,11 @@ mod tests {
 
     use super::*;
     use crate::db::{Db, Keyspace};
+    use crate::env::Background;
     use crate::memtable::MemtableKind;
     use crate::options::db::DEFAULT_KEYSPACE;
     use crate::options::db::Options;
+    use crate::options::value_separation::ValueSeparation;
     use crate::vfs::MemVfs;
 
     /// Bug: all memtables of a keyspace had the kind of its first memtable.
@@ -299,6 +305,50 @@ mod tests {
         db.flush().unwrap();
         assert_eq!(active_kind(&keyspace), tree);
         assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"2"[..]));
+    }
+
+    /// Bug: a change of other options ended the wait for the options for separated values. The next compactions moved all
+    /// values from blob files into tables.
+    #[test]
+    fn set_options_of_keyspace_that_awaits_options_keeps_value_pointers() {
+        let vfs = Arc::new(MemVfs::new());
+        let open = || {
+            let options = Options::default().background(Background::Inline).vfs(vfs.clone());
+            Db::open("db", options).unwrap()
+        };
+        let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
+        let overwrite = |db: &Db, side: &Keyspace| {
+            for run in 0..2 {
+                side.put("small", format!("{run}")).unwrap();
+                db.flush().unwrap();
+            }
+            side.compact_range::<&[u8]>(..).unwrap();
+        };
+        let blob_files = |db: &Db| db.metrics().keyspaces["side"].value_log.blob_files;
+        let db = open();
+        let with_separation = KeyspaceOptions::default().value_separation(separation);
+        let side = db.keyspace("side", with_separation).unwrap();
+        side.put("large", [7; 1000]).unwrap();
+        overwrite(&db, &side);
+        drop((side, db));
+
+        let db = open();
+        let side = db.open_keyspace("side", None).unwrap();
+        side.set_policy(PolicySpec::new(Preset::Tiering)).unwrap();
+        side.set_options(|options| options.block_bytes(1 << 10)).unwrap();
+        overwrite(&db, &side);
+        assert!(side.tree().awaits_value_separation() && side.tree().keeps_covered_tombstones());
+        assert_eq!(blob_files(&db), 1);
+        drop((side, db));
+
+        // `set_options` can enable value separation, and then disable it.
+        let db = open();
+        let side = db.open_keyspace("side", None).unwrap();
+        side.set_options(|options| options.value_separation(separation)).unwrap();
+        assert!(!side.tree().awaits_value_separation());
+        side.set_options(|options| options.value_separation(None)).unwrap();
+        overwrite(&db, &side);
+        assert_eq!((blob_files(&db), side.get("large").unwrap().unwrap().len()), (0, 1000));
     }
 
     /// Returns the file system of a closed database that stores `policy` for the keyspaces `names`.

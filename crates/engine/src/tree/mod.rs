@@ -411,10 +411,14 @@ impl Tree {
     }
 
     /// Replaces the settings. The new policy starts with the current shape of the tree.
+    ///
+    /// The wait for the options for separated values ends if the old or the new settings contain such options.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, stored_policy: StoredPolicy) {
         if options.value_separation.is_some() {
             self.set_separated_values();
         }
+        let old_separation = self.settings().options.value_separation;
+        let has_separation = old_separation.or(options.value_separation).is_some();
         let settings = TreeSettings::new(options, stored_policy);
         self.has_changing_jobs.fetch_or(settings.has_changing_jobs(), Ordering::AcqRel);
         self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
@@ -422,14 +426,21 @@ impl Tree {
         self.iterators.set_enabled(settings.delete_persistence().is_some());
         self.last_run_filter.set_option(settings.options.filter_last_run);
         self.settings.store(Arc::new(settings));
-        self.awaits_options.store(false, Ordering::Release);
-        self.awaits_value_separation.store(false, Ordering::Release);
+        if has_separation {
+            self.awaits_value_separation.store(false, Ordering::Release);
+        }
     }
 
     /// Marks the tree as opened from the manifest, which does not contain all options.
     pub(crate) fn set_awaits_options(&self) {
         self.awaits_options.store(true, Ordering::Release);
         self.awaits_value_separation.store(true, Ordering::Release);
+    }
+
+    /// Records that the application has passed all options. The settings must contain them.
+    pub(crate) fn clear_awaits_options(&self) {
+        self.awaits_options.store(false, Ordering::Release);
+        self.awaits_value_separation.store(false, Ordering::Release);
     }
 
     /// Returns true if the application has not passed the options for separated values yet. Jobs then keep the value
