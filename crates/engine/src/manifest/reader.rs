@@ -53,7 +53,7 @@ pub struct SalvagedManifest {
     pub path: PathBuf,
     /// Error of the first edit that is unreadable or inconsistent with the state.
     pub lost: Option<Error>,
-    /// Numbers of the tables and blob files removed by edits.
+    /// Numbers of the tables and blob files removed by edits, and of the tables of dropped keyspaces.
     pub removed: BTreeSet<u64>,
     /// Ids of the keyspaces dropped by edits.
     pub dropped: BTreeSet<u32>,
@@ -323,6 +323,9 @@ impl EditReader<'_> {
                 }
                 Change::DropKeyspace { id } => {
                     removals.dropped.insert(*id);
+                    let keyspace = self.state.keyspaces.get(id).into_iter();
+                    let tables = keyspace.flat_map(|keyspace| keyspace.tree.files());
+                    removals.removed.extend(tables.map(|file| file.id.0));
                 }
                 _ => {}
             }

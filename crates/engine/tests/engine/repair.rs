@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lsmx::ingest::ExternalTableWriter;
 use lsmx::internals::format::block::TRAILER_BYTES;
 use lsmx::internals::format::footer::{FOOTER_BYTES, Footer};
 use lsmx::internals::format::properties::TableProperties;
@@ -20,7 +21,9 @@ use lsmx::{
 use lsmx_testkit::watchdog;
 use lsmx_testkit::{TestRng, scale, scaled, seed};
 
-use crate::harness::database::{Entries, compact, inline, open, policy, try_open, verify};
+use crate::harness::database::{
+    Entries, assert_entries, compact, inline, open, policy, try_open, verify,
+};
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
 
@@ -395,6 +398,61 @@ fn repair_after_lost_manifest_edits_finds_unlisted_tables() {
     for number in 0..20 {
         assert_eq!(db.get(key(number)).unwrap().as_deref(), Some(&b"new"[..]));
     }
+}
+
+/// Bug: if the last edits of a readable manifest were lost, the repair ignored the removals that its other edits record.
+/// Tables of earlier compactions restored deleted entries, and dropped keyspaces were restored.
+#[test]
+fn repair_after_lost_manifest_edits_respects_earlier_removals() {
+    let disk = MemVfs::new();
+    let db = open(&disk, options(2));
+    // Two keyspaces are dropped. An ingested table does not contain the id of its keyspace.
+    let names = ["flushed", "ingested"];
+    let dropped = names.map(|name| db.keyspace(name, tuning(3 << 10, 2)).unwrap());
+    dropped[0].put("key", "value").unwrap();
+    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+    let mut table =
+        ExternalTableWriter::create_in(vfs, "external.sst", &tuning(3 << 10, 2)).unwrap();
+    table.put("ingested", "value").unwrap();
+    table.finish().unwrap();
+    dropped[1].ingest(["external.sst"]).unwrap();
+    db.put(key(1), "deleted").unwrap();
+    db.flush().unwrap();
+    let removed = disk.snapshot_all();
+    db.delete(key(1)).unwrap();
+    db.put(key(2), "value").unwrap();
+    db.flush().unwrap();
+    compact(&db).unwrap();
+    drop(dropped);
+    for name in names {
+        db.drop_keyspace(name).unwrap();
+    }
+    let manifest = || {
+        let mut files = disk.snapshot_all().into_iter();
+        files.find(|(path, _)| extension(path) == "MANIFEST").unwrap()
+    };
+    let (path, bytes) = manifest();
+    // The lost edits replace the only table that the manifest lists.
+    db.put(key(2), "newer").unwrap();
+    db.flush().unwrap();
+    compact(&db).unwrap();
+    assert!(manifest().1.len() > bytes.len() && manifest().0 == path);
+    let crashed = disk.crash(CrashImage::Keep, 0);
+    crashed.truncate(&path, bytes.len() as u64).unwrap();
+    let mut restored = 0;
+    for (path, bytes) in removed.iter().filter(|(path, _)| extension(path) == "sst") {
+        if path.starts_with("db") && !crashed.exists(path).unwrap() {
+            crashed.write_all(path, bytes).unwrap();
+            restored += 1;
+        }
+    }
+    assert_eq!(restored, 3);
+    let report = repair(&crashed).unwrap();
+    assert!(report.in_doubt, "{}", describe(&report));
+    let db = open(&crashed, options(2));
+    assert_eq!(db.keyspaces(), ["default"]);
+    let expected = Entries::from([(key(2), b"newer".to_vec())]);
+    assert_entries(&db.default_keyspace(), &expected);
 }
 
 /// Repair of a damaged table keeps its range deletes if their block is intact. Otherwise the report lists them as lost.

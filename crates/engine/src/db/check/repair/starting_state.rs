@@ -46,10 +46,16 @@ impl StartingState {
             Ok(loaded) => {
                 let (mut state, path) = (loaded.state, loaded.path);
                 let doubt = find_lost_edit(vfs, dir, &state, &path)?;
+                let mut removed = BTreeSet::new();
                 if doubt.is_some() {
-                    add_unlisted_keyspaces(vfs, dir, &list_files(vfs, dir)?, &no_ids, &mut state)?;
+                    // The edits of the readable manifest state which files and keyspaces must not be restored.
+                    let found = Manifest::salvage(vfs, dir, loaded.number)?;
+                    let found = found.map(|found| (found.removed, found.dropped));
+                    let dropped;
+                    (removed, dropped) = found.unwrap_or_default();
+                    add_unlisted_keyspaces(vfs, dir, &list_files(vfs, dir)?, &dropped, &mut state)?;
                 }
-                let (damage, removed) = (doubt.clone(), BTreeSet::new());
+                let damage = doubt.clone();
                 return Ok(StartingState { state, path, damage, doubt, removed });
             }
             Err(newer @ Error::UnsupportedVersion { .. }) => return Err(newer),
