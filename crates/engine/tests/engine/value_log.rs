@@ -181,6 +181,38 @@ fn garbage_collection_keeps_the_bound_of_space_amplification() {
     check(&db, &model);
 }
 
+/// Bug: if the separation threshold was raised, a garbage collection moved values to tables of unlimited size.
+#[test]
+fn garbage_collection_after_a_raised_threshold_writes_tables_of_limited_size() {
+    let disk = MemVfs::new();
+    let table_bytes = 16 << 10;
+    let tuning = |threshold_bytes| {
+        let garbage_ratio = 0.1;
+        tuning(ValueSeparation { threshold_bytes, garbage_ratio, ..separation() })
+            .memtable_bytes(1 << 20)
+            .table_bytes(table_bytes)
+    };
+    let mut model = Entries::new();
+    let db = open(&disk, options(tuning(100)));
+    put(&db, &mut model, 0..2_000, 0);
+    settle(&db);
+    db.close(None).unwrap();
+    let rewrites = |db: &Db| log(db).rewrites;
+    let db = open(&disk, options(tuning(1 << 20)));
+    assert_eq!(rewrites(&db), 0);
+    delete(&db, &mut model, 0..500);
+    settle(&db);
+    compact(&db).unwrap();
+    db.wait_idle().unwrap();
+    assert!(rewrites(&db) > 0, "{:?}", log(&db));
+    check(&db, &model);
+    db.close(None).unwrap();
+    let sizes = files(&disk, ".sst").into_iter().map(|path| disk.read_all(&path).unwrap().len());
+    let largest = sizes.max().unwrap();
+    assert!(largest as u64 <= 3 * table_bytes, "{largest}");
+    assert_clean(&disk);
+}
+
 /// Different flushes write the values of neighbouring keys to different blob files. Compactions move these values into
 /// the same file. The moves write less than three times the size of the values.
 #[test]

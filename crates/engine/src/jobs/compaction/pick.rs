@@ -236,17 +236,11 @@ fn find_blob_gc(
     if urgent && !is_urgent {
         return None;
     }
-    // If a value stays in the value log, its pointer keeps its size, so output tables have the size of their inputs. If
-    // a value is moved to a table, the table becomes larger, and the output may need several tables.
-    let table_bytes = match settings.options.value_separation {
-        Some(_) => u64::MAX,
-        None => settings.options.table_target_bytes(),
-    };
     garbage_collection::pick_blob_gc(
         version,
         shape,
         (&jobs.running, &jobs.quarantine.blobs(), overdue),
-        (&separation, table_bytes),
+        (&separation, settings.options.table_target_bytes()),
     )
 }
 

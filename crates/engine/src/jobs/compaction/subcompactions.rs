@@ -68,11 +68,14 @@ pub(crate) struct MergeInputs {
 }
 
 impl MergeInputs {
-    /// Splits the merge into subranges in key order. Returns one subrange if the merge is small or if `count_max` is 1.
+    /// Splits the merge into subranges in key order. Returns one subrange if the merge is small, if it is a blob
+    /// garbage collection, or if `count_max` is 1.
     pub(crate) fn split(&self, range: &KeyRange, count_max: usize) -> Result<Vec<KeySubrange>> {
         // If a policy writes each run to one file, the file size is unlimited, and the merge is not split.
         let bytes_min = self.job.split.file_bytes;
-        if count_max < 2 || self.input_bytes / 2 < bytes_min {
+        // A blob garbage collection replaces each table by one table. Each boundary between subranges would add a table.
+        let is_blob_gc = !self.values.victims.is_empty();
+        if count_max < 2 || is_blob_gc || self.input_bytes / 2 < bytes_min {
             return Ok(vec![KeySubrange::default()]);
         }
         let mut weights = Vec::new();

@@ -164,8 +164,8 @@ fn select_victims(
     victims
 }
 
-/// Returns a job that copies the values of victims. No other job uses its input tables. Its output tables have at most
-/// `table_bytes` bytes.
+/// Returns a job that copies the values of victims. No other job uses its input tables. `table_bytes` is the target size
+/// of a table, see [`build_rewrite`].
 pub(crate) fn pick_blob_gc(
     version: &Version,
     shape: &TreeShape,
@@ -220,14 +220,19 @@ fn victim_bytes_of_table(table: &TableFile, victims: &BTreeSet<FileId>) -> u64 {
     uses.map(|used| used.bytes).sum()
 }
 
-/// Returns a job that rewrites each table to a table with the same bounds. If an output exceeds `file_bytes` bytes, it
-/// is split into several tables.
+/// Returns a job that rewrites each table to a table with the same bounds.
+///
+/// Values below the current separation threshold are moved to the tables. An output is therefore split into several
+/// tables if it has become `table_bytes` larger than the largest input. An output whose values stay in the value log has
+/// about the size of its input, and is not split.
 fn build_rewrite(
     (level, run): (Level, RunId),
     tables: &[&Arc<TableFile>],
-    file_bytes: u64,
+    table_bytes: u64,
     worst: GcCandidate,
 ) -> Job {
+    let largest = tables.iter().map(|table| table.shape().bytes).max().unwrap_or(0);
+    let file_bytes = table_bytes.saturating_add(largest);
     let starts = tables.iter().skip(1).map(|table| table.shape().range.smallest.clone());
     Job {
         kind: JobKind::Rewrite,
