@@ -96,6 +96,8 @@ pub(crate) struct TreeJobState {
     pub(crate) retry_at_us: u64,
     /// Error of the last compaction. `None` if it succeeded.
     pub(crate) last_error: Option<Error>,
+    /// True if the compaction that ended last is a blob garbage collection that failed.
+    pub(crate) has_blob_gc_failed: bool,
     /// True if a write has returned or will return a compaction error that occurred after the last successful
     /// compaction.
     pub(crate) is_error_reported: bool,

@@ -99,7 +99,8 @@ impl PickedJob {
 ///
 /// 1. Delete-only compactions.
 /// 2. Blob garbage collections, if the value log exceeds its space limit or garbage has reached its maximum age, unless
-///    writes are stopped. The collections may be due without end, and writes must not wait for all of them.
+///    writes are stopped. The collections may be due without end, and writes must not wait for all of them. After a
+///    failed collection, a job of the policy comes first, because each retry of the collection may fail.
 /// 3. Jobs of the policy.
 /// 4. Other blob garbage collections.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
@@ -148,7 +149,10 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         found.job
     };
     let is_delete_only = delete_only.is_some();
-    let urgent_gc = |jobs: &_| if tree.is_write_stopped() { None } else { find_gc(jobs, true) };
+    let urgent_gc = |jobs: &TreeJobState| {
+        let is_postponed = tree.is_write_stopped() || jobs.has_blob_gc_failed;
+        if is_postponed { None } else { find_gc(jobs, true) }
+    };
     let first = delete_only.or_else(|| urgent_gc(&jobs).map(&mut take_victims));
     let job = match first {
         Some(job) => job,
@@ -430,7 +434,9 @@ mod tests {
     use crate::options::keyspace::KeyspaceOptions;
     use crate::options::value_separation::ValueSeparation;
     use crate::state::work_queue::WorkKind;
-    use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
+    use crate::vfs::{MemVfs, Vfs};
 
     /// Policy that releases a snapshot during a pick, and then needs another pick.
     #[derive(Debug, Default)]
@@ -521,9 +527,8 @@ mod tests {
         assert!(picks[0] < due_us && *picks.last().unwrap() >= due_us, "{due_us}: {picks:?}");
     }
 
-    /// Bug: writes at the hard stop waited until all urgent blob garbage collections had ended.
-    #[test]
-    fn urgent_blob_gc_waits_for_policy_job_while_writes_are_stopped() {
+    /// Opens a database with a due merge of L0 runs and an urgent blob garbage collection.
+    fn open_with_urgent_blob_gc(vfs: impl Vfs) -> Db {
         let separation = ValueSeparation {
             threshold_bytes: 100,
             space_amplification_max: 1.05,
@@ -533,7 +538,7 @@ mod tests {
             .policy("tiering(T=4)".parse::<PolicySpec>().unwrap())
             .value_separation(separation);
         let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(vfs))).unwrap();
         let core = db.inner();
         let (state, tree) = (&core.state, &core.default_tree);
         let set_blocked = |is_blocked| tree.jobs.lock().manual_waiting = usize::from(is_blocked);
@@ -553,14 +558,49 @@ mod tests {
         set_blocked(true);
         fill_l0(1);
         set_blocked(false);
+        db
+    }
+
+    fn is_blob_gc(picked: &PickedJob) -> bool {
+        matches!(picked.job.reason, JobReason::BlobGarbage { .. })
+    }
+
+    /// Bug: writes at the hard stop waited until all urgent blob garbage collections had ended.
+    #[test]
+    fn urgent_blob_gc_waits_for_policy_job_while_writes_are_stopped() {
+        let db = open_with_urgent_blob_gc(MemVfs::new());
+        let (state, tree) = (&db.inner().state, &db.inner().default_tree);
         for (is_stopped, expects_gc) in [(false, true), (true, false)] {
             tree.set_backpressure(0, is_stopped);
             let picked = pick_job(state, tree).unwrap();
-            let is_gc = matches!(picked.job.reason, JobReason::BlobGarbage { .. });
-            assert_eq!(is_gc, expects_gc, "{}", picked.job);
+            assert_eq!(is_blob_gc(&picked), expects_gc, "{}", picked.job);
             tree.jobs.lock().running.finish(&picked.job);
         }
         tree.set_backpressure(0, false);
+    }
+
+    /// Bug: no job of the policy ran while an urgent blob garbage collection was due and failed, until writes stopped.
+    #[test]
+    fn failed_urgent_blob_gc_waits_for_policy_job() {
+        let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let db = open_with_urgent_blob_gc(faults.clone());
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
+        let run_next = || {
+            let picked = pick_job(state, tree).unwrap();
+            let done = run_job(state, &core.throttle, core.scheduler.workers(), tree, &picked);
+            tree.jobs.lock().retry_at_us = 0;
+            (is_blob_gc(&picked), done.is_ok())
+        };
+        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]);
+        faults.add_rule(rule.path_contains(".blob").nth(0).from_then_on());
+        assert_eq!(run_next(), (true, false));
+        assert_eq!(run_next(), (false, true));
+        assert_eq!(run_next(), (true, false));
+        // The policy has no other job, so the collection is retried.
+        assert_eq!(run_next(), (true, false));
+        faults.clear_rules();
+        assert_eq!(run_next(), (true, true));
     }
 
     /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.

@@ -68,6 +68,7 @@ pub(crate) fn run_job(
     }
     // The result is recorded before the inputs are released. Otherwise, another job could use an unreadable file, or
     // could start before the pause.
+    tree.jobs.lock().has_blob_gc_failed = result.is_err() && !picked.victims.is_empty();
     match &result {
         Ok(()) => record_success(state, tree),
         Err(error) if quarantine::quarantine_file(state, tree, error) => {
