@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     DatabaseLocked(lsmx::Error),
     /// A repair lost data or would lose data. The printed report lists the lost data.
     DataLost,
-    /// An entry of the searched key remains, or a file was not searched. The printed report lists them.
+    /// An entry of the searched key remains, or a file was not searched completely. The printed report lists them.
     KeyRemains,
     /// The reader of a long output closed the pipe, which is not an error.
     OutputClosed,

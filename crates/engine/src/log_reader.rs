@@ -127,9 +127,14 @@ impl<'a> LogReader<'a> {
     /// Returns the number of bytes from `from` up to and including the last nonzero byte. Zeros at the end of the file
     /// do not count, because they may be preallocated.
     pub(crate) fn written_bytes_after(&mut self, from: u64) -> Result<u64> {
+        self.written_bytes_between(from, self.end)
+    }
+
+    /// Returns the number of bytes from `from` up to and including the last nonzero byte before `to`.
+    pub(crate) fn written_bytes_between(&mut self, from: u64, to: u64) -> Result<u64> {
         let (mut offset, mut written) = (from, 0);
-        while offset < self.end {
-            let len = CHUNK_BYTES.min(self.end - offset);
+        while offset < to {
+            let len = CHUNK_BYTES.min(to - offset);
             if let Some(last) = self.read_bytes(offset, len)?.iter().rposition(|&byte| byte != 0) {
                 written = offset - from + len_u64(last + 1);
             }

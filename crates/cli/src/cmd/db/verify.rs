@@ -102,6 +102,13 @@ fn write_search_report(lines: &mut String, report: &KeySearchReport) -> std::fmt
             path.display()
         )?;
     }
+    for path in &report.wal_unreadable {
+        writeln!(
+            lines,
+            "{} contains an unreadable commit, which was not searched",
+            file_name(path)
+        )?;
+    }
     for keyspace in &report.operands_unsearched {
         writeln!(
             lines,

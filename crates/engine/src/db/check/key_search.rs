@@ -45,16 +45,22 @@ pub struct KeySearchReport {
     pub range_tombstones: Vec<CoveringTombstone>,
     /// Files that the database does not use and that were not searched. The next open removes them.
     pub unsearched: Vec<PathBuf>,
+    /// Log segments with bytes that belong to no valid commit, such as a commit that was cut by a crash, or is damaged.
+    /// These bytes were not searched and may contain the key.
+    pub wal_unreadable: Vec<PathBuf>,
     /// Names of the keyspaces whose operands were not searched, because the options have no factory for their store, or
     /// the store has no search.
     pub operands_unsearched: Vec<String>,
 }
 
 impl KeySearchReport {
-    /// Returns true if all files were searched and none contains an entry of the key. Range deletes are ignored.
+    /// Returns true if all files were searched completely and none contains an entry of the key. Range deletes are ignored.
     #[must_use]
     pub fn is_clear(&self) -> bool {
-        self.entries.is_empty() && self.unsearched.is_empty() && self.operands_unsearched.is_empty()
+        self.entries.is_empty()
+            && self.unsearched.is_empty()
+            && self.wal_unreadable.is_empty()
+            && self.operands_unsearched.is_empty()
     }
 }
 
@@ -303,7 +309,8 @@ impl KeySearch<'_> {
         Ok(())
     }
 
-    /// Searches all valid records of a segment, including records after an invalid one.
+    /// Searches all valid records of a segment, including records after an invalid one. Reports the segment if an
+    /// invalid record contains bytes other than zero.
     fn search_segment(&mut self, db_uid: u64, id: u64) -> Result<()> {
         let path = FileName::Segment(id).in_dir(self.dir);
         let file = self.vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
@@ -322,7 +329,12 @@ impl KeySearch<'_> {
                     if reader.written_bytes_after(offset)? == 0 {
                         return Ok(());
                     }
-                    match reader.find_next_record(offset + 1)? {
+                    let next = reader.find_next_record(offset + 1)?;
+                    let is_written = reader.written_bytes_between(offset, next.unwrap_or(end))? > 0;
+                    if is_written && self.report.wal_unreadable.last() != Some(&path) {
+                        self.report.wal_unreadable.push(path.clone());
+                    }
+                    match next {
                         Some(next) => offset = next,
                         None => return Ok(()),
                     }
@@ -459,6 +471,31 @@ mod tests {
         assert!(matches!(unknown, Err(Error::UnknownKeyspace { .. })), "{unknown:?}");
     }
 
+    /// Bug: the report was clear, although the last commit was cut and contains the key.
+    #[test]
+    fn search_of_key_reports_segment_with_torn_end() {
+        let disk = MemVfs::new();
+        let db = Db::open("db", options(&disk)).unwrap();
+        db.put("key", "first").unwrap();
+        db.put("other", vec![7; 100]).unwrap();
+        db.sync().unwrap();
+        let image = disk.crash(CrashImage::Keep, 0);
+        assert!(search_key("db", &options(&image), None, b"absent").unwrap().is_clear());
+        let is_segment = |path: &PathBuf| path.extension().is_some_and(|end| end == "wal");
+        let mut segments = image.paths().into_iter().filter(is_segment);
+        let (path, at) = segments
+            .find_map(|path| {
+                let bytes = image.read_all(&path).unwrap();
+                let at = bytes.windows(5).position(|window| window == b"other")?;
+                Some((path, at))
+            })
+            .unwrap();
+        image.truncate(&path, at as u64 + 20).unwrap();
+        let report = search_key("db", &options(&image), None, b"other").unwrap();
+        assert_eq!((kinds(&report).len(), report.is_clear()), (0, false));
+        assert_eq!(report.wal_unreadable, [path]);
+    }
+
     #[test]
     fn search_of_key_reads_valid_commits_after_a_damaged_one() {
         let disk = MemVfs::new();
@@ -477,5 +514,9 @@ mod tests {
         }
         let report = search_key("db", &options(&image), None, b"second").unwrap();
         assert_eq!(kinds(&report), [RemainingKind::Value]);
+        // Bug: the report was clear, although the damaged commit may contain the key.
+        let report = search_key("db", &options(&image), None, b"first").unwrap();
+        assert_eq!((kinds(&report).len(), report.wal_unreadable.len()), (0, 1));
+        assert!(!report.is_clear());
     }
 }
