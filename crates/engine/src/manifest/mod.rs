@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub(crate) use observable::is_observable;
+pub(crate) use reader::EarlierKeyspace;
 pub use reader::{LoadedManifest, SalvagedManifest};
 pub use state::{KeyspaceState, ManifestState};
 pub use value_log::ValueLogState;
@@ -255,7 +256,7 @@ impl Manifest {
         vfs: &dyn Vfs,
         dir: &Path,
         seq: SeqNo,
-    ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
+    ) -> Result<BTreeMap<u32, Option<EarlierKeyspace>>> {
         reader::load_keyspace_states_before_flush(vfs, dir, seq)
     }
 

@@ -166,13 +166,22 @@ enum EditsToApply {
     Synced,
 }
 
+/// An earlier state of a keyspace.
+#[derive(Clone, Debug)]
+pub(crate) struct EarlierKeyspace {
+    pub(crate) state: KeyspaceState,
+    /// Id of the oldest segment of the log at that time. The log from this segment on contains all commits of the
+    /// keyspace that are not flushed in this state.
+    pub(crate) wal_oldest: u64,
+}
+
 /// Implements
 /// [`Manifest::load_keyspace_states_before_flush`](crate::manifest::Manifest::load_keyspace_states_before_flush).
 pub(crate) fn load_keyspace_states_before_flush(
     vfs: &dyn Vfs,
     dir: &Path,
     seq: SeqNo,
-) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
+) -> Result<BTreeMap<u32, Option<EarlierKeyspace>>> {
     let mut before = BTreeMap::new();
     let current = read_current_file(vfs, dir)?;
     load_edits(vfs, dir, current, EditsToApply::Complete, &mut |_, state, edit| {
@@ -183,7 +192,10 @@ pub(crate) fn load_keyspace_states_before_flush(
                 Change::AddFile { keyspace, file, .. } if file.seq_smallest > seq.0 => keyspace,
                 _ => continue,
             };
-            before.entry(*later).or_insert_with(|| state.keyspaces.get(later).cloned());
+            before.entry(*later).or_insert_with(|| {
+                let (keyspace, wal_oldest) = (state.keyspaces.get(later)?, state.wal_oldest);
+                Some(EarlierKeyspace { state: keyspace.clone(), wal_oldest })
+            });
         }
     })?;
     Ok(before)

@@ -546,6 +546,47 @@ fn repair_does_not_restore_a_dropped_keyspace() {
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
 
+/// Bug: the repair refused a common prefix if a keyspace was created since the open and first flushed after the damage.
+#[test]
+fn repair_to_common_prefix_reverts_keyspace_created_since_the_open() {
+    let disk = MemVfs::new();
+    let open = |disk: &MemVfs| open(disk, inline());
+    let db = open(&disk);
+    db.put("earlier open", "value").unwrap();
+    db.close(None).unwrap();
+    let db = open(&disk);
+    let other = db.keyspace("other", tuning(3 << 10, 1)).unwrap();
+    for commit in 1..=20 {
+        let mut batch = WriteBatch::new();
+        for keyspace in [&db.default_keyspace(), &other] {
+            batch.put(keyspace, key(commit), format!("commit {commit:0200}"));
+        }
+        db.write(batch, Durability::Sync).unwrap();
+    }
+    assert!(db.metrics().keyspaces["other"].flushes > 0);
+    let disk = disk.crash(CrashImage::Keep, 0);
+    let damaged = format!("commit {:0200}", 8);
+    let files = disk.snapshot_all().into_iter();
+    let mut segments = files.filter(|(path, _)| extension(path) == "wal");
+    let place = segments.find_map(|(path, bytes)| {
+        let mut windows = bytes.windows(damaged.len());
+        windows.position(|window| window == damaged.as_bytes()).map(|at| (path, at))
+    });
+    let (path, at) = place.unwrap();
+    disk.flip_bits(&path, at as u64, 1).unwrap();
+    let options = RepairOptions { common_prefix: true, ..RepairOptions::default() };
+    let report = repair_with(&disk, &options).unwrap();
+    assert!(report.tables_dropped > 0, "{}", describe(&report));
+    let db = open(&disk);
+    for keyspace in [db.default_keyspace(), db.open_keyspace("other", None).unwrap()] {
+        for commit in 1..=20 {
+            let found = keyspace.get(key(commit)).unwrap();
+            assert_eq!(found.is_some(), commit < 8, "{} {commit}", keyspace.name());
+        }
+    }
+    assert!(db.get("earlier open").unwrap().is_some());
+}
+
 /// Tables contain the name of their keyspace at the time when they were written.
 #[test]
 fn repair_without_manifest_takes_the_name_of_the_newest_table() {

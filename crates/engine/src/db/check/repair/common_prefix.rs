@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
+use lsmx_base::key::SeqNo;
 use lsmx_compaction::TreeShape;
 
 use crate::db::check::repair::context::RepairContext;
@@ -23,7 +24,7 @@ use crate::db::check::repair::report::{Loss, LossKind, is_damage_error};
 use crate::db::check::repair::starting_state::first_seq;
 use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};
-use crate::manifest::{KeyspaceState, Manifest};
+use crate::manifest::{EarlierKeyspace, KeyspaceState, Manifest};
 use crate::options::db::DEFAULT_KEYSPACE;
 use crate::options::stored::StoredOptions;
 use crate::wal::RecoveryMode;
@@ -61,7 +62,7 @@ pub(crate) fn revert_to_common_prefix(
     for (id, earlier) in earlier {
         // A dropped keyspace stays dropped.
         let Some(current) = repair.state.keyspaces.get(&id).cloned() else { continue };
-        let Some(earlier) = earlier else {
+        let Some(EarlierKeyspace { state: earlier, wal_oldest }) = earlier else {
             return refuse(&current.name, "the manifest was started after the flush");
         };
         let persisted = StoredOptions::decode(&current.options);
@@ -71,7 +72,11 @@ pub(crate) fn revert_to_common_prefix(
         if file_names(&earlier).any(|file| !files.contains(&file)) {
             return refuse(&current.name, "a compaction has removed files of its earlier state");
         }
-        if log_start.is_none_or(|first| first.0 > earlier.flushed_through.0 + 1) {
+        // A keyspace that was created since the open has no flush. The log then contains all of its commits if no segment
+        // has been removed since the earlier state.
+        let has_all_segments = wal_oldest == oldest;
+        let has_next = |first: SeqNo| has_all_segments || first.0 <= earlier.flushed_through.0 + 1;
+        if !log_start.is_some_and(has_next) {
             return refuse(&current.name, "the log no longer holds all commits since its flush");
         }
         revert_keyspace(repair, id, (&current, earlier), &damage);
