@@ -600,7 +600,12 @@ mod tests {
         // The policy has no other job, so the collection is retried.
         assert_eq!(run_next(), (true, false));
         faults.clear_rules();
+        // Bug: a collection changed the drain rate of merges, which determines the admitted write rate.
+        let debt = Debt { pending_bytes: 1_000_000, headroom_bytes: 1_000_000 };
+        let admitted_write_rate = || core.throttle.admitted_write_rate(debt);
+        let before = admitted_write_rate();
         assert_eq!(run_next(), (true, true));
+        assert_eq!(admitted_write_rate(), before);
     }
 
     /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.
