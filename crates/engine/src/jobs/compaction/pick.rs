@@ -235,15 +235,16 @@ fn find_blob_gc(
         return None;
     }
     let separation = settings.options.value_separation.unwrap_or_default();
+    let excluded = garbage_collection::find_uncollectable_files(version, jobs);
     let is_urgent = !overdue.is_empty()
-        || garbage_collection::is_over_space_limit(version.blobs(), &separation);
+        || garbage_collection::is_over_space_limit(version.blobs(), &excluded, &separation);
     if urgent && !is_urgent {
         return None;
     }
     garbage_collection::pick_blob_gc(
         version,
         shape,
-        (&jobs.running, &jobs.quarantine.blobs(), overdue),
+        (&jobs.running, &excluded, overdue),
         (&separation, settings.options.table_target_bytes()),
     )
 }
@@ -421,6 +422,7 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
 mod tests {
     use std::ops::Bound;
 
+    use lsmx_base::file_name::FileName;
     use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
     use lsmx_compaction::{Debt, JobInput, OutputTarget, PolicySpec, RunningJobs, SplitRule};
 
@@ -434,6 +436,7 @@ mod tests {
     use crate::options::keyspace::KeyspaceOptions;
     use crate::options::value_separation::ValueSeparation;
     use crate::state::work_queue::WorkKind;
+    use crate::tree::blob_set::BlobUsage;
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
     use crate::vfs::{MemVfs, Vfs};
@@ -531,7 +534,7 @@ mod tests {
     fn open_with_urgent_blob_gc(vfs: impl Vfs) -> Db {
         let separation = ValueSeparation {
             threshold_bytes: 100,
-            space_amplification_max: 1.05,
+            space_amplification_max: 1.1,
             ..ValueSeparation::default()
         };
         let defaults = KeyspaceOptions::default()
@@ -606,6 +609,30 @@ mod tests {
         let before = admitted_write_rate();
         assert_eq!(run_next(), (true, true));
         assert_eq!(admitted_write_rate(), before);
+    }
+
+    /// Bug: the garbage of quarantined blob files, which no job can remove, made collections of other files urgent.
+    #[test]
+    fn quarantined_blob_files_do_not_make_blob_gc_urgent() {
+        let db = open_with_urgent_blob_gc(MemVfs::new());
+        let (state, tree) = (&db.inner().state, &db.inner().default_tree);
+        let version = Arc::clone(&tree.pin_super_version().version);
+        let has_garbage = |used: &&BlobUsage| used.bytes < used.file.record().record_bytes();
+        let files = version.blobs().files().filter(has_garbage);
+        let files: Vec<_> = files.map(|used| used.file.record().id).collect();
+        assert_eq!(files.len(), 4);
+        // One file with garbage stays readable. Without the other three, the value log is below its limit.
+        for (quarantined, expects_gc) in [(0, true), (3, false)] {
+            for id in &files[..quarantined] {
+                let name = FileName::Blob(id.0);
+                let path = name.in_dir(&state.dir);
+                let cause = Error::io("read", &path, std::io::Error::other("unreadable"));
+                assert!(tree.jobs.lock().quarantine.add(name, path, Arc::new(cause), 0));
+            }
+            let picked = pick_job(state, tree).unwrap();
+            assert_eq!(is_blob_gc(&picked), expects_gc, "{}", picked.job);
+            tree.jobs.lock().running.finish(&picked.job);
+        }
     }
 
     /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.

@@ -22,7 +22,9 @@ use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::{catch_panics, is_cancelled, record_failure, record_success};
 use crate::jobs::compaction::subcompactions::{MergeInputs, Subcompactions};
 use crate::jobs::quarantine;
-use crate::jobs::value_log::garbage_collection::find_relocatable_files;
+use crate::jobs::value_log::garbage_collection::{
+    find_relocatable_files, find_uncollectable_files,
+};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::jobs::worker_pool::WorkerPool;
@@ -346,10 +348,16 @@ fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> 
     }
     let separation = tree.settings().options.value_separation;
     match separation.filter(|separation| separation.scan_read_bytes > 0) {
-        Some(separation) if tree.jobs.lock().failures == 0 => {
-            find_relocatable_files(version, &separation)
+        Some(separation) => {
+            let jobs = tree.jobs.lock();
+            if jobs.failures > 0 {
+                return BTreeSet::new();
+            }
+            let excluded = find_uncollectable_files(version, &jobs);
+            drop(jobs);
+            find_relocatable_files(version, &excluded, &separation)
         }
-        _ => BTreeSet::new(),
+        None => BTreeSet::new(),
     }
 }
 

@@ -25,6 +25,7 @@ use lsmx_compaction::{
 };
 
 use crate::options::value_separation::ValueSeparation;
+use crate::tree::TreeJobState;
 use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 use crate::tree::version::{OpenRun, Version};
@@ -64,18 +65,29 @@ impl GcCandidate {
 }
 
 /// Returns by how many bytes the value log is below its space limit. The result is negative if the limit is exceeded.
-fn remaining_blob_bytes(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
+///
+/// Files in `excluded` do not count, because no job can remove their garbage. Otherwise, one of them could exceed the
+/// limit until the database is repaired.
+fn remaining_blob_bytes(
+    blobs: &BlobSet,
+    excluded: &BTreeSet<FileId>,
+    separation: &ValueSeparation,
+) -> f64 {
     let (mut bytes, mut referenced) = (0u64, 0u64);
-    for used in blobs.files() {
+    for used in blobs.files().filter(|used| !excluded.contains(&used.file.record().id)) {
         bytes += used.file.record().record_bytes();
         referenced += used.bytes;
     }
     referenced as f64 * separation.space_amplification_max - bytes as f64
 }
 
-/// Returns whether the value log exceeds its space limit.
-pub(crate) fn is_over_space_limit(blobs: &BlobSet, separation: &ValueSeparation) -> bool {
-    remaining_blob_bytes(blobs, separation) < 0.0
+/// Returns whether the value log exceeds its space limit. `excluded` is the result of [`find_uncollectable_files`].
+pub(crate) fn is_over_space_limit(
+    blobs: &BlobSet,
+    excluded: &BTreeSet<FileId>,
+    separation: &ValueSeparation,
+) -> bool {
+    remaining_blob_bytes(blobs, excluded, separation) < 0.0
 }
 
 /// Returns the blob files whose values merges may relocate to make scans faster. Relocated values become garbage in
@@ -85,8 +97,11 @@ pub(crate) fn is_over_space_limit(blobs: &BlobSet, separation: &ValueSeparation)
 /// All merges must choose the same files, independent of their key ranges. Otherwise, merges would leave garbage in
 /// many files and would not remove all references to any of them. Files with the lowest density are chosen first. The
 /// density is the number of referenced bytes per referencing table, multiplied by the referenced share of the file.
+///
+/// `excluded` is the result of [`find_uncollectable_files`]. These files are not returned.
 pub(crate) fn find_relocatable_files(
     version: &Version,
+    excluded: &BTreeSet<FileId>,
     separation: &ValueSeparation,
 ) -> BTreeSet<FileId> {
     let mut tables = BTreeMap::new();
@@ -94,7 +109,9 @@ pub(crate) fn find_relocatable_files(
     for used in all.flat_map(|table| table.blobs()) {
         *tables.entry(used.file.record().id).or_insert(0u32) += 1;
     }
-    let files = version.blobs().files().map(|used| {
+    let collectable =
+        version.blobs().files().filter(|used| !excluded.contains(&used.file.record().id));
+    let files = collectable.map(|used| {
         let (record, referenced) = (used.file.record(), used.bytes as f64);
         let live_share = referenced / record.record_bytes().max(1) as f64;
         let density = referenced / f64::from(tables.get(&record.id).copied().unwrap_or(1));
@@ -102,13 +119,19 @@ pub(crate) fn find_relocatable_files(
     });
     let mut files: Vec<_> = files.collect();
     files.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut allowance = remaining_blob_bytes(version.blobs(), separation);
+    let mut allowance = remaining_blob_bytes(version.blobs(), excluded, separation);
     let selected = files.into_iter().filter(|&(.., referenced)| {
         let fits = referenced <= allowance;
         allowance -= if fits { referenced } else { 0.0 };
         fits
     });
     selected.map(|(_, id, _)| id).collect()
+}
+
+/// Returns the blob files whose garbage no job can remove: quarantined files, and files that only quarantined tables
+/// reference.
+pub(crate) fn find_uncollectable_files(version: &Version, jobs: &TreeJobState) -> BTreeSet<FileId> {
+    &jobs.quarantine.blobs() | &find_unreachable_files(version, &jobs.running)
 }
 
 /// Returns the blob files that only quarantined tables reference. No job can remove these references.
@@ -137,7 +160,7 @@ fn select_victims(
     separation: &ValueSeparation,
     (excluded, overdue): (&BTreeSet<FileId>, &BTreeSet<FileId>),
 ) -> Vec<GcCandidate> {
-    let over_limit = is_over_space_limit(blobs, separation);
+    let over_limit = is_over_space_limit(blobs, excluded, separation);
     let readable = blobs.files().filter(|used| !excluded.contains(&used.file.record().id));
     let all_files = readable.map(|used| GcCandidate {
         id: used.file.record().id,
@@ -165,16 +188,15 @@ fn select_victims(
 }
 
 /// Returns a job that copies the values of victims. No other job uses its input tables. `table_bytes` is the target size
-/// of a table, see [`build_rewrite`].
+/// of a table, see [`build_rewrite`]. `excluded` is the result of [`find_uncollectable_files`]. If one of these files was a
+/// victim, it could use up the limit of copied bytes, and no file would be collected.
 pub(crate) fn pick_blob_gc(
     version: &Version,
     shape: &TreeShape,
-    (busy, quarantined, overdue): (&RunningJobs, &BTreeSet<FileId>, &BTreeSet<FileId>),
+    (busy, excluded, overdue): (&RunningJobs, &BTreeSet<FileId>, &BTreeSet<FileId>),
     (separation, table_bytes): (&ValueSeparation, u64),
 ) -> Option<BlobGcJob> {
-    // If one of these files was a victim, it could use up the limit of copied bytes, and no file would be collected.
-    let excluded = quarantined | &find_unreachable_files(version, busy);
-    let candidates = select_victims(version.blobs(), separation, (&excluded, overdue));
+    let candidates = select_victims(version.blobs(), separation, (excluded, overdue));
     let worst = *candidates.first()?;
     let victims: BTreeSet<FileId> = candidates.iter().map(|file| file.id).collect();
     let mut runs: Vec<_> = version
