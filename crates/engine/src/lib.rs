@@ -121,6 +121,9 @@ pub mod internals {
     pub mod cache {
         pub use crate::cache::*;
     }
+    pub mod db {
+        pub use crate::db::check_output_path;
+    }
     pub mod format {
         pub use crate::format::*;
     }

@@ -4,35 +4,109 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use lsmx::internals::db::check_output_path;
+use lsmx::vfs::OsVfs;
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
+use crate::peers::lsmx::engine_error;
 
-/// Writes an output file. A regular file is replaced atomically: after an error or a crash, it has the old or the new
-/// content. Pipes, devices and symbolic links such as `/dev/stdout` are written in place.
+/// An output file that is written in parts. A regular file is replaced atomically by [`OutputFile::finish`]: after an
+/// error or a crash, it has the old or the new content. Pipes, devices and symbolic links such as `/dev/stdout` are
+/// written in place.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    target: OutputTarget,
+}
+
+#[derive(Debug)]
+enum OutputTarget {
+    InPlace(fs::File),
+    Replacement(NamedTempFile),
+}
+
+impl OutputFile {
+    /// Creates the temporary file, or opens a file that is written in place.
+    ///
+    /// # Errors
+    /// The file cannot be created, or has the name of an engine file in a database directory.
+    pub fn create(path: &Path) -> Result<OutputFile> {
+        check_not_engine_file(path)?;
+        let target = create_replacement(path).and_then(|replacement| match replacement {
+            Some(file) => Ok(OutputTarget::Replacement(file)),
+            None => fs::File::create(path).map(OutputTarget::InPlace),
+        });
+        Ok(OutputFile { path: path.to_owned(), target: target.map_err(Error::io("write", path))? })
+    }
+
+    /// Returns the path of the temporary file, which remains if the process is killed.
+    pub fn temporary_path(&self) -> Option<&Path> {
+        match &self.target {
+            OutputTarget::InPlace(_) => None,
+            OutputTarget::Replacement(file) => Some(file.path()),
+        }
+    }
+
+    /// Appends bytes to the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = match &mut self.target {
+            OutputTarget::InPlace(file) => file.write_all(bytes),
+            OutputTarget::Replacement(file) => file.write_all(bytes),
+        };
+        written.map_err(Error::io("write", &self.path))
+    }
+
+    /// Syncs the file, and replaces the old file.
+    ///
+    /// # Errors
+    /// The file cannot be synced or replaced.
+    pub fn finish(self) -> Result<()> {
+        let path = &self.path;
+        let finish = || match self.target {
+            OutputTarget::InPlace(file) => {
+                // Pipes and most devices cannot be synced.
+                if file.metadata()?.is_file() { file.sync_all() } else { Ok(()) }
+            }
+            OutputTarget::Replacement(file) => {
+                file.as_file().sync_all()?;
+                file.persist(path)?;
+                sync_directory(parent(path))
+            }
+        };
+        finish().map_err(Error::io("write", path))
+    }
+}
+
+/// Writes an output file, see [`OutputFile`].
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or has the name of an engine file in a database directory.
 pub fn write_file(path: &Path, content: &[u8]) -> Result<()> {
-    let write = || match create_replacement(path)? {
-        None => fs::write(path, content),
-        Some(mut file) => {
-            file.write_all(content)?;
-            file.as_file().sync_all()?;
-            file.persist(path)?;
-            sync_directory(parent(path))
-        }
-    };
-    write().map_err(Error::io("write", path))
+    let mut file = OutputFile::create(path)?;
+    file.append(content)?;
+    file.finish()
+}
+
+/// Refuses a path that has the name of an engine file in a database directory, or that is a symbolic link to such a file.
+fn check_not_engine_file(path: &Path) -> Result<()> {
+    let check = |path: &Path| check_output_path(&OsVfs, path).map_err(engine_error("write the output"));
+    check(path)?;
+    // The path of a new file or a pipe cannot be resolved.
+    fs::canonicalize(path).map_or(Ok(()), |resolved| check(&resolved))
 }
 
 /// Checks that an output file can be written, and neither creates nor changes it. Called before a long experiment starts.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or has the name of an engine file in a database directory.
 pub fn check_writable(path: &Path) -> Result<()> {
+    check_not_engine_file(path)?;
     let is_pipe_or_device =
         || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
     let check = || match create_replacement(path)? {
@@ -139,6 +213,49 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(names(directory.path()), ["a.json"]);
+    }
+
+    /// Regression test: results and exports could replace the files of a database.
+    #[test]
+    fn engine_files_of_a_database_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let db = lsmx::Db::open(path("db"), lsmx::Options::default()).unwrap();
+        db.close(None).unwrap();
+        let current = fs::read(path("db/CURRENT")).unwrap();
+        let mut refused = vec!["db/CURRENT", "db/../db/999999.sst"];
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("db/CURRENT", path("link")).unwrap();
+            refused.push("link");
+        }
+        let before = names(&path("db"));
+        for name in refused {
+            for result in [check_writable(&path(name)), write_file(&path(name), b"new")] {
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains("has the name of an engine file"), "{name}: {error}");
+            }
+        }
+        assert_eq!(names(&path("db")), before);
+        assert_eq!(fs::read(path("db/CURRENT")).unwrap(), current);
+        for name in ["db/result.json", "999999.sst"] {
+            check_writable(&path(name)).unwrap();
+            write_file(&path(name), b"new").unwrap();
+        }
+    }
+
+    /// Regression test: an output file had no content until its writer had succeeded.
+    #[test]
+    fn unfinished_output_leaves_the_old_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.tsv");
+        fs::write(&path, "old").unwrap();
+        let mut file = OutputFile::create(&path).unwrap();
+        file.append(b"half").unwrap();
+        assert!(file.temporary_path().unwrap().exists());
+        drop(file);
+        assert_eq!(names(directory.path()), ["a.tsv"]);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 
     #[cfg(unix)]

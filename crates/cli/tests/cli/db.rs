@@ -231,8 +231,30 @@ fn exported_records_equal_imported_ones() {
         assert!(fs::read(&target).unwrap() == text, "{name}: the file differs");
         let export = db(&path, &format!("export - --format {name}"));
         assert!(export.code == 0 && export.stdout == text, "{name}: standard output differs");
-        db(&path, "export no/such/file.tsv").fails(1, &["cannot create no/such/file.tsv"]);
+        db(&path, "export no/such/file.tsv").fails(1, &["cannot write no/such/file.tsv"]);
     }
+}
+
+/// Regression test: an export could replace engine files, truncated the old file before it read the first entry, and
+/// failed after it had written a pipe or a device.
+#[cfg(unix)]
+#[test]
+fn export_keeps_engine_files_and_the_old_file_and_accepts_devices() {
+    let data = TestDatabase::filled();
+    let (table, files_before) = (data.file(".sst"), files(&data.path));
+    for path in [&table, &data.path.join("999999.sst"), &data.path.join("LOCK")] {
+        let words = format!("export {}", path.display());
+        data.run(&words).fails(1, &["has the name of an engine file in a database directory"]);
+    }
+    assert_eq!(files(&data.path), files_before);
+    assert_eq!(data.run("export /dev/null").ok(), "2000 records exported\n");
+    let target = data.dir.path("a.tsv");
+    data.run(&format!("export {target}")).ok();
+    let (exported, names) = (fs::read(&target).unwrap(), data.dir.names());
+    data.damage_table();
+    data.run(&format!("export {target}")).fails(1, &["corrupt at byte"]);
+    assert!(fs::read(&target).unwrap() == exported, "the old file differs");
+    assert_eq!(data.dir.names(), names);
 }
 
 #[test]

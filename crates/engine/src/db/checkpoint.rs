@@ -302,7 +302,7 @@ fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
 ///
 /// # Errors
 /// [`Error::OutputInDatabase`]; [`Error::Io`] if a directory cannot be read.
-pub(crate) fn check_output_path(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+pub fn check_output_path(vfs: &dyn Vfs, path: &Path) -> Result<()> {
     if failpoint::is_on(Failpoint::OutputOverwritesEngineFile) {
         return Ok(());
     }

@@ -65,6 +65,8 @@ use crate::write::batch::WriteBatch;
 pub use crate::db::check::key_search::{
     CoveringTombstone, KeySearchReport, RemainingEntry, RemainingKind, search_key,
 };
+#[cfg(feature = "internals")]
+pub use crate::db::checkpoint::check_output_path;
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
 pub use crate::db::follower::Follower;

@@ -1,17 +1,19 @@
 //! Implements `import` and `export` of `lsmx db`.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use lsmx::ingest::{BulkLoadOptions, BulkLoadPhase, BulkLoadProgress};
 use lsmx::{Db, Durability, Keyspace, WriteBatch};
 use lsmx_bench::experiment::Progress;
 use lsmx_bench::numbers::to_u64;
+use lsmx_bench::report::file::OutputFile;
 use lsmx_bench::workload::record::{ReadError, RecordFormat, RecordReader, encode_record};
 
 use crate::args::{DbArgs, FileArgs, ImportArgs};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::{self, Bar};
 
 /// Maximum number of records in one write batch of an import.
@@ -180,7 +182,8 @@ fn put_records(
     }
 }
 
-/// Writes all entries in key order. After an error, the file ends with a complete record.
+/// Writes all entries in key order. After an error, a regular file keeps its old content. Standard output and pipes end
+/// with a complete record if the database cannot be read.
 pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file_format(arguments, file)?;
     // Opens the database before the file, so that a failed open creates no file.
@@ -192,22 +195,20 @@ pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure>
     output::stdout(format!("{records} records exported\n").as_bytes())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the file of the user is not part of a database")]
 fn export_to_file(keyspace: &Keyspace, format: RecordFormat, path: &Path) -> Result<u64, Failure> {
-    let failed = |action| move |error| Failure::file(action, path.display().to_string(), error);
-    let mut file = File::create(path).map_err(failed("create"))?;
-    let mut whole_bytes = 0;
-    let records = encode_entries(keyspace, format, &mut |chunk| {
-        let written = file.write_all(chunk);
-        match written {
-            Ok(()) => whole_bytes += to_u64(chunk.len()),
-            // Truncates the file to its last complete record. Ignores errors, because a pipe cannot be truncated.
-            Err(_) => drop(file.set_len(whole_bytes)),
-        }
-        written.map_err(failed("write"))
-    })?;
-    file.sync_all().map_err(failed("sync"))?;
+    let mut output = OutputFile::create(path)?;
+    if let Some(temporary) = output.temporary_path().map(Path::to_owned) {
+        interrupt::on_interrupt(move || remove_temporary_file(&temporary))?;
+    }
+    let records = encode_entries(keyspace, format, &mut |chunk| Ok(output.append(chunk)?))?;
+    output.finish()?;
     Ok(records)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the file of the user is not part of a database")]
+fn remove_temporary_file(path: &Path) {
+    // The process ends, so an error is ignored.
+    let _ = fs::remove_file(path);
 }
 
 /// Passes all entries to `write` in chunks of complete records and returns the number of entries. If the iterator
