@@ -87,20 +87,31 @@ impl CellPlan {
         progress: &mut dyn Progress,
     ) -> Result<RmwCell> {
         let (path, records) = (directory.join("db"), self.generated_records()?);
+        // The model replays all operations, so it is computed before the resource counters are read.
+        let model = ValueModel::after_stream(&self.recipe, &records);
         let database = self.load_database(&path, &records, progress)?;
+        let engine = database.engine.as_ref();
         let before = database.read_counters();
         let played = self.run_operations(&database, progress)?;
-        let model = ValueModel::after_stream(&self.recipe, &records);
-        let recovery = self.recovers.then(|| self.measure_recovery(&database, directory, &model));
-        let settle_s =
-            flush_and_wait_idle(database.engine.as_ref(), &self.step_title("settle"), progress)?;
+        let (mut settle_s, mut recovery, mut excluded) = (0.0, None, None);
+        if self.recovers {
+            let watch = Stopwatch::start();
+            engine.wait_until_idle()?;
+            settle_s = watch.elapsed_s();
+            let idle = database.read_counters();
+            recovery = Some(self.measure_recovery(&database, directory, &model)?);
+            excluded = Some(database.read_counters().since(&idle));
+        }
+        settle_s += flush_and_wait_idle(engine, &self.step_title("settle"), progress)?;
         let used = database.read_counters().since(&before);
+        // The copy, the open of the copy and the check of its values are not part of the workload.
+        let used = excluded.map_or(used, |excluded| used.since(&excluded));
         let operand_store = database.engine.operand_store_metrics();
         let cell = RmwCell {
             settle_s,
             operand_store,
             checked_records: numbers::to_u64(model.len()),
-            recovery: recovery.transpose()?,
+            recovery,
             ..self.result_cell(&database, &played, &used)
         };
         database.check_and_remove(&model)?;
@@ -147,8 +158,8 @@ impl CellPlan {
         })
     }
 
-    /// Copies the database files while the database is open, which simulates a kill of the process. Opens the copy and
-    /// compares its values with the model.
+    /// Copies the files of an idle database while the database is open, which simulates a kill of the process. Opens the
+    /// copy and compares its values with the model.
     fn measure_recovery(
         &self,
         database: &LoadedDatabase<'_>,
@@ -156,7 +167,6 @@ impl CellPlan {
         model: &ValueModel,
     ) -> Result<RecoveryTime> {
         let copy = directory.join("killed");
-        database.engine.wait_until_idle()?;
         copy_files(database.path, &copy)?;
         let storage_bytes = process::directory_disk_bytes(&copy);
         let watch = Stopwatch::start();
