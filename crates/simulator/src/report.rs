@@ -92,6 +92,35 @@ pub struct PointLookupReport {
     pub runs_probed: f64,
 }
 
+/// Adds the lookups of a phase. Groups with the same share of absent keys become one report, as in `lsmx explore`.
+pub(crate) fn add_point_lookups(
+    reports: &mut Vec<PointLookupReport>,
+    phase: Vec<PointLookupReport>,
+) {
+    for other in phase {
+        match reports.iter_mut().find(|it| it.alpha.total_cmp(&other.alpha).is_eq()) {
+            Some(report) => report.add(&other),
+            None => reports.push(other),
+        }
+    }
+}
+
+impl PointLookupReport {
+    /// Adds lookups with the same share of absent keys.
+    fn add(&mut self, other: &PointLookupReport) {
+        let (ops, other_ops) = (to_f64(self.ops), to_f64(other.ops));
+        let mean = |mean: f64, other: f64| ratio(mean * ops + other * other_ops, ops + other_ops);
+        self.ios_per_get = mean(self.ios_per_get, other.ios_per_get);
+        self.filter_false_positive_rate =
+            mean(self.filter_false_positive_rate, other.filter_false_positive_rate);
+        self.runs_probed = mean(self.runs_probed, other.runs_probed);
+        self.ops += other.ops;
+        for (kind, blocks) in &other.blocks_read {
+            *self.blocks_read.entry(kind.clone()).or_default() += blocks;
+        }
+    }
+}
+
 /// Estimated costs of range lookups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeLookupReport {
@@ -140,7 +169,7 @@ pub struct Report {
     pub space_amplification: f64,
     /// Bytes of invalid entries ÷ bytes of valid entries.
     pub space_amplification_invalid: f64,
-    /// Point lookups, by phase and share of absent keys.
+    /// Point lookups of all phases, by share of absent keys.
     pub point_lookups: Vec<PointLookupReport>,
     /// Range lookups of all phases.
     pub range_lookups: RangeLookupReport,

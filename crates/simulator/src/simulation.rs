@@ -21,7 +21,9 @@ use crate::merge::{OlderRuns, merge};
 use crate::merge_input::MergeInput;
 use crate::output_writer::{MergeOutput, OutputTimestamps, OutputWriter, WriteBuffers};
 use crate::position::positions_of_range;
-use crate::report::{PointLookupReport, RangeLookupReport, Report, SimulationCounters};
+use crate::report::{
+    PointLookupReport, RangeLookupReport, Report, SimulationCounters, add_point_lookups,
+};
 use crate::sampler::Sampler;
 use crate::seq_range::SeqRange;
 use crate::split_points::SplitPoints;
@@ -253,7 +255,7 @@ impl<'a> Simulation<'a> {
                 mean_costs.add(points, &ranges);
             }
         }
-        self.point_lookups.extend(mean_costs.points);
+        add_point_lookups(&mut self.point_lookups, mean_costs.points);
         self.range_lookups.add(&mean_costs.ranges);
         Ok(())
     }
@@ -261,7 +263,7 @@ impl<'a> Simulation<'a> {
     fn run_lookups(&mut self, phase: &Phase) {
         let (points, ranges) = self.estimate_lookups(phase);
         self.lookups_since_write += points.iter().map(|it| to_f64(it.ops)).sum::<f64>();
-        self.point_lookups.extend(points);
+        add_point_lookups(&mut self.point_lookups, points);
         self.range_lookups.add(&ranges);
     }
 

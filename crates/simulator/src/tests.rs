@@ -13,7 +13,7 @@ use crate::math::{len_to_u64, round_to_u64, to_f64};
 use crate::merge::{OlderRuns, merge};
 use crate::merge_input::MergeInput;
 use crate::output_writer::{OutputTimestamps, OutputWriter, WriteBuffers};
-use crate::report::{LevelReport, Report};
+use crate::report::{LevelReport, PointLookupReport, Report};
 use crate::sampler::Sampler;
 use crate::seq_range::SeqRange;
 use crate::simulation::{simulate, simulate_policy};
@@ -400,6 +400,41 @@ fn simulate_with_grouped_files_agrees_with_single_tables() {
         assert_eq!(grouped.point_lookups.len(), single.point_lookups.len());
         assert_close(|report| report.point_lookups[0].ios_per_get, 0.01);
     }
+}
+
+/// Regression test: each phase had a report of its own. Reports with equal shares of absent keys had the same names in a
+/// flat table, so that only one of them remained.
+#[test]
+fn lookups_of_phases_with_the_same_share_of_absent_keys_are_added() {
+    let mut writes = Phase::new("write", KeyDistribution::Uniform);
+    writes.inserts = 50_000;
+    let reads = |ops: u64, alphas: &[f64]| {
+        let mut reads = Phase::new("read", KeyDistribution::Uniform);
+        reads.lookups = alphas.iter().map(|&alpha| LookupGroup { alpha, ops }).collect();
+        reads
+    };
+    let config = |phases: Vec<Phase>| Config {
+        phases,
+        key_bytes: 16,
+        value_bytes: 112,
+        memtable_bytes: 64 << 10,
+        table_bytes: 64 << 10,
+        block_cache_bytes: 0,
+        subcompactions_max: SUBCOMPACTIONS_DEFAULT,
+        seed: 1,
+    };
+    let spec = PolicySpec::new(Preset::Tiering);
+    let lookups = |phases| simulate(&config(phases), &spec, &mut |_| true).unwrap().point_lookups;
+    let first = lookups(vec![writes.clone(), reads(1000, &[0.5, 0.0])]);
+    let more = reads(3000, &[0.5]);
+    let both = lookups(vec![writes.clone(), reads(1000, &[0.5, 0.0]), writes.clone(), more]);
+    let ops = |lookups: &[PointLookupReport]| lookups.iter().map(|it| (it.alpha, it.ops)).collect::<Vec<_>>();
+    assert_eq!(ops(&both), [(0.5, 4000), (0.0, 1000)]);
+    // The second phase of lookups reads a larger tree.
+    let mean = first[0].ios_per_get;
+    assert!(both[0].ios_per_get > mean, "{} and {mean}", both[0].ios_per_get);
+    let blocks = to_f64(both[0].blocks_read.values().sum()) / 4000.0;
+    assert!((both[0].ios_per_get - blocks).abs() < 0.01, "{} and {blocks}", both[0].ios_per_get);
 }
 
 #[test]
