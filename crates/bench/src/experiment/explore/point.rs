@@ -266,6 +266,18 @@ impl WorkloadPoint {
         }
     }
 
+    pub(in crate::experiment) fn has_compression(&self) -> bool {
+        unless_default(self.settings.compression).is_some()
+    }
+
+    /// Returns whether the settings of blocks or filters differ from those that the simulator assumes.
+    pub(in crate::experiment) fn has_lookup_settings(&self) -> bool {
+        let EngineSettings { filter_last_run, filter_bits, block_bytes, .. } = self.settings;
+        filter_last_run.is_some_and(|it| it != FilterLastRun::Off)
+            || unless_default(filter_bits).is_some()
+            || block_bytes != BLOCK_BYTES
+    }
+
     /// Returns the key and value lengths of generated records, or `None` for other sources.
     pub(in crate::experiment) fn generated_lengths(&self) -> Result<Option<(u64, u64)>> {
         let RecordSource::Generated { key_bytes, value_bytes } = self.source else {

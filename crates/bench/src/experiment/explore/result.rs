@@ -71,7 +71,8 @@ pub struct ExplorationCell {
     pub elapsed_s: f64,
     /// Hash of all results that must be equal in each run with the same seed. `None` without `--deterministic`.
     pub digest: Option<String>,
-    /// Costs that the simulator predicts. `None` if the simulator does not support the workload.
+    /// Costs that the simulator predicts. `None` if the simulator does not support the workload
+    /// or the settings.
     #[serde(default)]
     pub simulated: Option<Report>,
     /// Costs that the closed-form cost model predicts. `None` if the model does not cover the policy.

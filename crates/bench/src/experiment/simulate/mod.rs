@@ -14,7 +14,7 @@ use std::time::Duration;
 use lsmx::FilterLastRun;
 use lsmx_compaction::{PolicyPrimitives, PolicySpec};
 use lsmx_simulator::cost_model::Costs;
-use lsmx_simulator::{self as simulator, Report};
+use lsmx_simulator::{self as simulator, RangeLookupReport, Report};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Stopwatch;
@@ -272,14 +272,21 @@ impl explore::WorkloadPoint {
         }))
     }
 
-    /// Simulates a policy. Returns `None` if the records come from a file or a trace.
+    /// Simulates a policy. Returns `None` if the records come from a file or a trace, or if tables are compressed. If
+    /// the settings of blocks or filters are not those of the simulator, the report contains no lookups.
     ///
     /// # Errors
     /// A parameter is out of range, or the policy violates an invariant.
     pub fn simulate(&self, policy: &PolicySpec, seed: u64) -> Result<Option<Report>> {
-        let Some(config) = self.simulator_config(seed)? else { return Ok(None) };
-        let report = simulator::simulate(&config, policy, &mut |_| true);
-        report.map(Some).map_err(|source| Error::Simulation { source: Box::new(source) })
+        let config = self.simulator_config(seed)?.filter(|_| !self.has_compression());
+        let Some(config) = config else { return Ok(None) };
+        let mut report = simulator::simulate(&config, policy, &mut |_| true)
+            .map_err(|source| Error::Simulation { source: Box::new(source) })?;
+        if self.has_lookup_settings() {
+            report.point_lookups.clear();
+            report.range_lookups = RangeLookupReport::default();
+        }
+        Ok(Some(report))
     }
 
     /// Returns the costs that the closed-form cost model predicts, or `None` if the model does not cover the policy.
@@ -298,6 +305,8 @@ impl explore::WorkloadPoint {
 
 #[cfg(test)]
 mod tests {
+    use lsmx::{Compression, FilterBits};
+
     use super::*;
     use crate::experiment::NoProgress;
     use crate::experiment::explore::{RecordSource, WorkloadPoint};
@@ -342,6 +351,53 @@ mod tests {
             let alone = place.point.simulate(place.policy, place.seed).unwrap().unwrap();
             assert_eq!(cell.report, alone, "{}", cell.policy);
         }
+    }
+
+    /// Regression test: with other blocks, filters or compression than those of the simulator, the result of `explore`
+    /// contained the simulation of the default settings.
+    #[test]
+    fn settings_that_the_simulator_ignores_leave_out_its_lookups() {
+        let mut config = config(0.0);
+        let point = &mut config.points[0];
+        let mix = WorkloadMix {
+            entries: 20_000,
+            lookups: 100,
+            empty_lookups: vec![0.5],
+            ranges: 10,
+            selectivities: vec![0.01],
+            ..WorkloadMix::default()
+        };
+        point.phases = mix.phases().unwrap();
+        let mut simulate = |settings: EngineSettings| {
+            point.settings = settings;
+            point.simulate(&point.policies[0], 3).unwrap()
+        };
+        let usual = simulate(EngineSettings::default()).unwrap();
+        assert!(!usual.point_lookups.is_empty() && usual.range_lookups.ops > 0);
+        for settings in [
+            EngineSettings {
+                filter_last_run: Some(FilterLastRun::On),
+                ..EngineSettings::default()
+            },
+            EngineSettings { block_bytes: 16 << 10, ..EngineSettings::default() },
+            EngineSettings { filter_bits: Some(FilterBits::Fuse16), ..EngineSettings::default() },
+        ] {
+            let report = simulate(settings).unwrap();
+            assert!(report.point_lookups.is_empty() && report.range_lookups.ops == 0);
+            assert_eq!(report.compaction, usual.compaction);
+        }
+        let compressed = Some(Compression::Lz4);
+        assert!(
+            simulate(EngineSettings { compression: compressed, ..EngineSettings::default() })
+                .is_none()
+        );
+        let same = EngineSettings {
+            filter_last_run: Some(FilterLastRun::Off),
+            filter_bits: Some(FilterBits::Fuse8),
+            compression: Some(Compression::None),
+            ..EngineSettings::default()
+        };
+        assert_eq!(simulate(same).unwrap(), usual);
     }
 
     #[test]
