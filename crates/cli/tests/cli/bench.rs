@@ -100,6 +100,17 @@ fn kept_database_is_reused_by_later_reads() {
     lsmx(&format!("db {path} verify")).ok();
 }
 
+/// Regression test: `put-over-time` put generated records into a database of other records.
+#[test]
+fn put_over_time_refuses_a_database_of_other_records() {
+    let dir = TestDir::new();
+    let path = dir.path("data");
+    lsmx(&format!("db {path} put key value")).ok();
+    lsmx(&format!("bench --experiment put-over-time --db {path} {SMALL} --ops 500"))
+        .fails(2, &["--db", "must be new, or filled with the same --entries"]);
+    assert_eq!(lsmx(&format!("db {path} scan")).ok(), "key\tvalue\n");
+}
+
 /// The scan workload fails if entries or bytes are missing. A successful scan shows that each key was put exactly once.
 #[test]
 fn fill_with_threads_puts_each_key_once() {

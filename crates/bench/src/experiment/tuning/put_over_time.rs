@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::experiment::Progress;
 use crate::experiment::player::{SliceSettings, ThreadGroup, TimeSlice};
-use crate::experiment::throughput::database::has_entries;
+use crate::experiment::throughput::database::{check_records, has_entries};
 use crate::numbers::{self, to_f64, to_usize};
 use crate::peers::EngineKind;
 
@@ -32,6 +32,9 @@ fn measure_engine(
     // Records of an existing database are overwritten. A new database is filled.
     let overwrites = has_entries(&path);
     let engine = kind.open(&path, &bench.config.settings)?;
+    if overwrites {
+        check_records(engine.as_ref(), &path, &bench.config.bench_plan(&[])?)?;
+    }
     let workload = if overwrites { "overwrite" } else { "fillrandom" };
     let ops = if overwrites { bench.ops() } else { bench.config.entries };
     let group = ThreadGroup {
