@@ -158,8 +158,8 @@ pub fn read_listed_cell(path: &Path, index: u64) -> Result<ListedCell> {
 /// Returns the path of the result file of a cell. If `path` is a directory, the file name is the index of the cell.
 ///
 /// # Errors
-/// The file cannot be written, or has the result of another cell. The check does not create the file, because its content
-/// exists only after the run.
+/// The file cannot be written, or has the result of another cell or list. The check does not create the file, because its
+/// content exists only after the run.
 pub fn result_path(path: &Path, cell: &ListedCell) -> Result<PathBuf> {
     let path = match path.is_dir() {
         true => path.join(format!("{:06}.json", cell.index)),
@@ -176,7 +176,7 @@ pub fn result_path(path: &Path, cell: &ListedCell) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Refuses a file with the result of another cell.
+/// Refuses a file with the result of another cell, or of a cell of another list.
 fn check_other_cell(path: &Path, cell: &ListedCell) -> Result<()> {
     if !path.is_file() {
         return Ok(());
@@ -185,6 +185,9 @@ fn check_other_cell(path: &Path, cell: &ListedCell) -> Result<()> {
         Ok(found) if found.cell.index != cell.index => {
             Err(refuse(path, format!("it has the result of cell {}", found.cell.index)))
         }
+        Ok(found) if found.cell.list != cell.list => {
+            Err(refuse(path, format!("it has the result of cell {} of another list", cell.index)))
+        }
         _ => Ok(()),
     }
 }
@@ -192,7 +195,7 @@ fn check_other_cell(path: &Path, cell: &ListedCell) -> Result<()> {
 /// Writes the result of a cell. The file is replaced atomically.
 ///
 /// # Errors
-/// The file cannot be written, or has the result of another cell.
+/// The file cannot be written, or has the result of another cell or list.
 pub fn write_cell_result(path: &Path, cell: &ListedCell, result: &impl Serialize) -> Result<()> {
     let mut fields = Map::from_iter([("cell".to_owned(), serde_json::to_value(cell)?)]);
     if let Value::Object(result) = serde_json::to_value(result)? {
@@ -376,6 +379,33 @@ mod tests {
         fs::copy(other.path().join("000002.json"), path.join("000002.json")).unwrap();
         let why = error(path);
         assert!(why.contains("000002.json: it belongs to another list"), "{why}");
+    }
+
+    /// Regression test: only the index was compared, so the result of another list was overwritten.
+    #[test]
+    fn results_of_other_cells_and_lists_are_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        write_results(path, &list("explore x"));
+        let lines = path.join("list");
+        list("explore y").write(&lines).unwrap();
+        let cell = read_listed_cell(&lines, 1).unwrap();
+        let file = path.join("000001.json");
+        let before = fs::read(&file).unwrap();
+        for error in [
+            result_path(path, &cell).unwrap_err(),
+            write_cell_result(&file, &cell, &serde_json::json!({})).unwrap_err(),
+        ] {
+            let why = error.to_string();
+            assert!(error.is_usage() && why.ends_with("cell 1 of another list"), "{why}");
+        }
+        let why = result_path(&path.join("000000.json"), &cell).unwrap_err().to_string();
+        assert!(why.ends_with("it has the result of cell 0"), "{why}");
+        assert!(fs::read(&file).unwrap() == before, "the result differs");
+        // The result of the same cell is replaced.
+        list("explore x").write(&lines).unwrap();
+        let cell = read_listed_cell(&lines, 1).unwrap();
+        result_path(path, &cell).unwrap();
     }
 
     #[test]
