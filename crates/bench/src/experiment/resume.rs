@@ -115,8 +115,8 @@ impl RunDirectory {
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };
         let refused = |why: String| Error::Resume { directory: directory.to_owned(), why };
         fs::create_dir_all(directory).map_err(failed("make a directory at"))?;
-        let ours = |name: &str| name == LOCK || name.ends_with(UNFINISHED);
-        if !Self::exists(directory)? && list_file_names(directory)?.iter().any(|name| !ours(name)) {
+        let ours = |name: &String| name == LOCK || is_unfinished(name);
+        if !Self::exists(directory)? && !list_file_names(directory)?.iter().all(ours) {
             return Err(refused(format!("it has files but no {PLAN}")));
         }
         let lock = File::options().create(true).append(true).open(directory.join(LOCK));
@@ -128,10 +128,6 @@ impl RunDirectory {
             }
             Err(fs::TryLockError::Error(source)) => return Err(failed("lock a file in")(source)),
         }
-        for name in list_file_names(directory)?.iter().filter(|name| name.ends_with(UNFINISHED)) {
-            fs::remove_file(directory.join(name))
-                .map_err(failed("remove an unfinished file in"))?;
-        }
         let finished = RunDirectory { directory: directory.to_owned(), _lock: lock };
         match finished.read_json::<RunIdentity>(PLAN)? {
             Some(before) => {
@@ -140,6 +136,11 @@ impl RunDirectory {
                 }
             }
             None => finished.write_json(PLAN, identity)?,
+        }
+        // The files of another command or of the user are not removed.
+        for name in list_file_names(directory)?.iter().filter(|name| is_unfinished(name)) {
+            fs::remove_file(directory.join(name))
+                .map_err(failed("remove an unfinished file in"))?;
         }
         Ok(finished)
     }
@@ -192,6 +193,13 @@ impl RunDirectory {
 
 fn cell_file_name(place: u64) -> String {
     format!("{place:06}.json")
+}
+
+/// Returns whether an interrupted write of [`RunDirectory`] leaves a file with this name.
+fn is_unfinished(name: &str) -> bool {
+    let Some(finished) = name.strip_suffix(UNFINISHED) else { return false };
+    let place = finished.strip_suffix(".json").and_then(|place| place.parse().ok());
+    finished == PLAN || place.is_some_and(|place| cell_file_name(place) == finished)
 }
 
 fn list_file_names(directory: &Path) -> Result<Vec<String>> {
@@ -253,6 +261,29 @@ mod tests {
         let finished = RunDirectory::open(directory.path(), &identity("x")).unwrap();
         assert!(!half.exists());
         assert_eq!(finished.read_cell::<u64>(2).unwrap(), None);
+    }
+
+    /// Regression test: all files `*.tmp` were removed, and even if the directory was refused.
+    #[test]
+    fn resume_keeps_files_of_the_user_and_of_refused_directories() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        drop(RunDirectory::open(path, &identity("x")).unwrap());
+        let unfinished = ["plan.json.tmp", "000002.json.tmp", "1000000.json.tmp"];
+        let foreign = ["thesis.tmp", "2.json.tmp", "0000002.json.tmp", "+00002.json.tmp", ".tmp"];
+        for name in unfinished.iter().chain(&foreign) {
+            fs::write(path.join(name), "precious").unwrap();
+        }
+        refusal(path, &identity("y"));
+        assert!(unfinished.iter().chain(&foreign).all(|name| path.join(name).exists()));
+        drop(RunDirectory::open(path, &identity("x")).unwrap());
+        assert!(foreign.iter().all(|name| path.join(name).exists()));
+        assert!(!unfinished.iter().any(|name| path.join(name).exists()));
+
+        let strange = path.join("strange");
+        fs::create_dir(&strange).unwrap();
+        fs::write(strange.join("thesis.tmp"), "precious").unwrap();
+        assert!(refusal(&strange, &identity("x")).contains("no plan.json"));
     }
 
     #[test]
