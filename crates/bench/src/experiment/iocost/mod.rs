@@ -18,6 +18,8 @@ mod page;
 pub mod result;
 
 use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -27,9 +29,8 @@ use crate::error::{Error, Result};
 use crate::numbers::{self, ratio};
 use crate::peers::EngineSettings;
 use crate::peers::lsmx::Lsmx;
-use crate::report::file::write_file;
+use crate::report::file::{parent, sync_directory, write_file};
 use crate::report::provenance::Provenance;
-use crate::report::text::format_bytes;
 use crate::temporary;
 use crate::workload::random::Random;
 
@@ -251,11 +252,16 @@ impl Config {
             self.check_kept_database(&path, settings)?;
             None
         } else {
-            Some(build::build_database(self, &path, settings, &hashed, progress)?)
+            // An interrupted build must leave no file that states a complete build.
+            if self.keep.is_some() {
+                remove_if_exists(&parameters_path(&path))?;
+            }
+            let build = build::build_database(self, &path, settings, &hashed, progress)?;
+            if self.keep.is_some() {
+                write_file(&parameters_path(&path), self.parameters(settings).as_bytes())?;
+            }
+            Some(build)
         };
-        if self.keep.is_some() {
-            write_file(&parameters_path(&path), self.parameters(settings).as_bytes())?;
-        }
         let keys = LookupKeys::Hashed(hashed);
         let mut costs = self.measure_caches(&path, &keys, progress)?;
         for cost in &mut costs {
@@ -285,7 +291,7 @@ impl Config {
     fn parameters(&self, settings: &EngineSettings) -> String {
         let Config { entries, key_bytes, value_bytes, seed, .. } = self;
         let block_bytes = settings.block_bytes;
-        let or_default = |bytes: Option<u64>| bytes.map_or("default".to_owned(), format_bytes);
+        let or_default = |bytes: Option<u64>| bytes.map_or("default".to_owned(), |bytes| format!("{bytes} B"));
         let memtable = or_default(settings.memtable_bytes);
         let table = or_default(settings.table_bytes);
         let bits = settings.filter_bits.map(|bits| bits.to_string()).unwrap_or_default();
@@ -375,6 +381,16 @@ fn parameters_path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".iocost");
     name.into()
+}
+
+/// Removes a file durably.
+#[expect(clippy::disallowed_methods, reason = "the file is not part of a database")]
+fn remove_if_exists(path: &Path) -> Result<()> {
+    let removed = match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.and_then(|()| sync_directory(parent(path))),
+    };
+    removed.map_err(Error::io("remove", path))
 }
 
 /// Returns the levels that contain tables.

@@ -119,6 +119,13 @@ fn kept_database_is_measured_again() {
         Config { entries: 40_001, ..first.clone() },
         Config { value_bytes: 111, ..first.clone() },
         Config { block_bytes: vec![2048], ..first.clone() },
+        Config {
+            settings: EngineSettings {
+                memtable_bytes: Some((64 << 10) + 1),
+                ..first.settings.clone()
+            },
+            ..first.clone()
+        },
     ] {
         let error = other.run(&mut NoProgress).unwrap_err();
         assert!(
@@ -131,6 +138,33 @@ fn kept_database_is_measured_again() {
     assert!(error.is_usage() && error.to_string().contains("its build has not ended"), "{error}");
     let two = Config { block_bytes: vec![1024, 2048], ..first };
     assert!(two.run(&mut NoProgress).unwrap_err().is_usage());
+}
+
+/// Regression test: the file that states a complete build remained when a removed database was built again. If this build
+/// was interrupted, the next run measured the incomplete database.
+#[test]
+fn file_of_a_complete_build_is_removed_before_the_next_build() {
+    struct FirstPhase(PathBuf, Option<bool>);
+    impl Progress for FirstPhase {
+        fn begin_phase(&mut self, _: &str, _: u64) {
+            self.1.get_or_insert(self.0.exists());
+        }
+        fn advance(&mut self, _: u64) {}
+        fn end_phase(&mut self) {}
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        keep: Some(directory.path().join("kept")),
+        entries: 1000,
+        sweep: CacheSweep::Percent(vec![0.0]),
+        gets: 10,
+        ..config(directory.path())
+    };
+    let mut progress = FirstPhase(directory.path().join("kept.iocost"), None);
+    write_file(&progress.0, b"1000 entries").unwrap();
+    assert!(config.run(&mut progress).unwrap().cost.build.is_some());
+    assert_eq!(progress.1, Some(false));
+    assert!(config.run(&mut progress).unwrap().cost.build.is_none());
 }
 
 #[test]
