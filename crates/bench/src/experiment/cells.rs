@@ -262,6 +262,11 @@ impl CellResults {
         &self.arguments
     }
 
+    /// Returns the paths of the results.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.cells.iter().map(|(path, _)| path.clone()).collect()
+    }
+
     /// Reads all results, in the order of the cells.
     ///
     /// # Errors

@@ -107,15 +107,50 @@ fn check_not_engine_file(path: &Path) -> Result<()> {
 /// The file cannot be written, or has the name of an engine file in a database directory.
 pub fn check_writable(path: &Path) -> Result<()> {
     check_not_engine_file(path)?;
-    let is_pipe_or_device =
-        || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
     let check = || match create_replacement(path)? {
         Some(_) => Ok(()),
         // Opening a pipe waits for its reader, and closing the pipe ends the reader.
-        None if is_pipe_or_device() => Ok(()),
+        None if is_pipe_or_device(path) => Ok(()),
         None => OpenOptions::new().append(true).create(true).open(path).map(drop),
     };
     check().map_err(Error::io("write", path))
+}
+
+fn is_pipe_or_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Checks that no output replaces another output or an input. `outputs` has the flag and the path of each output. Two
+/// outputs may be the same pipe or device.
+///
+/// # Errors
+/// [`Error::Contradiction`] if two paths lead to the same file.
+pub fn check_distinct(outputs: &[(&str, &Path)], inputs: &[PathBuf]) -> Result<()> {
+    let describe = |(flag, path): &(&str, &Path)| format!("{flag} {}", path.display());
+    for (index, output) in outputs.iter().enumerate() {
+        if is_pipe_or_device(output.1) {
+            continue;
+        }
+        let file = resolve_path(output.1);
+        let mut others = outputs[..index].iter();
+        if let Some(other) = others.find(|other| resolve_path(other.1) == file) {
+            let why = "both are the same file";
+            return Err(Error::contradictory_arguments(describe(other), describe(output), why));
+        }
+        if let Some(input) = inputs.iter().find(|input| resolve_path(input) == file) {
+            let (input, why) = (format!("the input {}", input.display()), "it would be replaced");
+            return Err(Error::contradictory_arguments(describe(output), input, why));
+        }
+    }
+    Ok(())
+}
+
+/// Resolves symbolic links and relative components. The file need not exist.
+fn resolve_path(path: &Path) -> PathBuf {
+    let in_directory = |_| -> io::Result<PathBuf> {
+        Ok(fs::canonicalize(parent(path))?.join(path.file_name().unwrap_or_default()))
+    };
+    fs::canonicalize(path).or_else(in_directory).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Creates a file that can replace the file at `path`. Several processes may write to one path, so each process has a
@@ -241,6 +276,33 @@ mod tests {
         for name in ["db/result.json", "999999.sst"] {
             check_writable(&path(name)).unwrap();
             write_file(&path(name), b"new").unwrap();
+        }
+    }
+
+    /// Regression test: of two outputs with the same path only the last remained, and an output could replace an input.
+    #[test]
+    fn outputs_with_the_path_of_another_output_or_an_input_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("sub")).unwrap();
+        fs::write(path("trace"), "").unwrap();
+        let check = |one: &str, two: &str| {
+            let (one, two) = (path(one), path(two));
+            check_distinct(&[("--json", &one), ("--csv", &two)], &[path("trace")])
+        };
+        check("a", "b").unwrap();
+        check("a", "sub/a").unwrap();
+        let error = check("a", "sub/../a").unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("a contradicts --csv "), "{error}");
+        let error = check("a", "sub/../trace").unwrap_err().to_string();
+        assert!(error.contains("trace contradicts the input "), "{error}");
+        check("trace", "a").unwrap_err();
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("trace", path("link")).unwrap();
+            check("link", "a").unwrap_err();
+            let null = Path::new("/dev/null");
+            check_distinct(&[("--json", null), ("--csv", null)], &[]).unwrap();
         }
     }
 

@@ -32,11 +32,19 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Checks the column names and that each output file is writable. Called before the run, so that no results are
-    /// lost.
-    pub(crate) fn probe(&self, registry: &MetricRegistry) -> Result<(), Failure> {
+    /// Checks the column names, that each output file is writable, and that no output file replaces another one or an
+    /// input. Called before the run, so that no results are lost.
+    pub(crate) fn probe(
+        &self,
+        registry: &MetricRegistry,
+        inputs: &[PathBuf],
+    ) -> Result<(), Failure> {
         check_columns(registry, &self.columns)?;
-        for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
+        let outputs = [("--json", &self.json), ("--csv", &self.csv), ("--html", &self.html)];
+        let outputs = outputs.iter().filter_map(|(flag, path)| Some((*flag, path.as_deref()?)));
+        let outputs: Vec<_> = outputs.collect();
+        file::check_distinct(&outputs, inputs)?;
+        for (_, path) in outputs {
             file::check_writable(path)?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use lsmx_bench::workload::phases::parse_phases;
 use lsmx_bench::workload::trace::TraceFile;
 
 use super::explore;
-use crate::args::AdviseArgs;
+use crate::args::{AdviseArgs, WorkloadArgs};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
@@ -17,7 +17,9 @@ use crate::output::Bar;
 /// Searches for designs by simulation, measures the best designs on the engine, and writes the ranking.
 pub(crate) fn run(arguments: &AdviseArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
-    arguments.output.probe(&RANKED)?;
+    let WorkloadArgs { phases, trace, .. } = &arguments.workload;
+    let inputs: Vec<_> = [phases, trace].into_iter().flatten().cloned().collect();
+    arguments.output.probe(&RANKED, &inputs)?;
     let _temporary = interrupt::make_temporary("lsmx-advise-", &mut config.directory, None)?;
     let advice = config.run(&mut Bar::new())?;
     arguments.output.write(&advice)

@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     }
     let registry =
         arguments.experiment.map_or(&throughput::columns::REGISTRY, BenchExperiment::registry);
-    arguments.output.probe(registry)?;
+    arguments.output.probe(registry, &[])?;
     if let Some(bytes) = arguments.memory_limit {
         limit_memory(&mut config, bytes, words)?;
     }

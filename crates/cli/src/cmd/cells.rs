@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use lsmx_bench::experiment::cells::{self, CellList, CellResults, CellStudy};
-use lsmx_bench::report::Report;
+use lsmx_bench::report::{Report, file};
 
 use super::result_words;
 use crate::args::{self, CellArgs, Command, OutputArgs};
@@ -51,17 +51,20 @@ pub(super) fn run<S: CellStudy>(
                 let what = "--emit-cells: the arguments are not UTF-8".to_owned();
                 return Err(Failure::Usage(what));
             }
-            let (_, list) = study(&result_words(words), None, path)?;
+            let (PreparedStudy { inputs, .. }, list) = study(&result_words(words), None, path)?;
+            file::check_distinct(&[("--emit-cells", path)], &inputs)?;
             list.write(path)?;
         }
         CellArgs { run_cell: Some(address), .. } => {
             // The argument parser rejects `--run-cell` without `--json`.
             let Some(target) = &output.json else { return Ok(false) };
             let cell = cells::read_listed_cell(&address.list, address.index)?;
-            let (PreparedStudy { mut study, .. }, list) =
+            let (PreparedStudy { mut study, mut inputs, .. }, list) =
                 study(&cell.arguments, dir, &address.list)?;
             list.check(&cell, &address.list)?;
+            inputs.push(address.list.clone());
             let target = cells::result_path(target, &cell)?;
+            file::check_distinct(&[("--json", &target)], &inputs)?;
             let _temporary = interrupt::make_temporary("lsmx-cell-", study.directory_mut(), None)?;
             let result = study.run_cell(cell.index, &mut Bar::new())?;
             cells::write_cell_result(&target, &cell, &result)?;
@@ -71,7 +74,7 @@ pub(super) fn run<S: CellStudy>(
             let (PreparedStudy { study, head, .. }, list) =
                 study(results.arguments(), None, directory)?;
             let result = study.combine(results.read(&list)?)?;
-            output.probe(result.registry())?;
+            output.probe(result.registry(), &results.paths())?;
             output.write_with_head(&head, &result)?;
         }
         _ => return Ok(false),

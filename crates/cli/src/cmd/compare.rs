@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lsmx_bench::metric::compare::{self, Comparison};
 use lsmx_bench::metric::{find_registry, flatten_scalars, format_scalar};
-use lsmx_bench::report::json;
+use lsmx_bench::report::{file, json};
 use serde_json::Value;
 
 use crate::args::CompareArgs;
@@ -18,7 +18,11 @@ const MEASURED_SETTING: &str = "clock_ns";
 
 /// Prints the differences. Fails if a metric is worse than `--fail-above` or `--fail-latency-above` allows.
 pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
-    let (old, new) = (read(&arguments.old)?, read(&arguments.new)?);
+    let CompareArgs { old, new, json, .. } = arguments;
+    if let Some(json) = json {
+        file::check_distinct(&[("--json", json)], &[old.clone(), new.clone()])?;
+    }
+    let (old, new) = (read(old)?, read(new)?);
     let compared = Comparison::new(find_registry(&old.command), &old.cells, &new.cells);
     if compared.pairs.is_empty() {
         let (old, new) = (arguments.old.display(), arguments.new.display());
@@ -30,7 +34,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     if !settings.is_empty() {
         output::note(&format!("the results have different settings: {settings}"));
     }
-    let written = arguments.json.as_deref().map(|path| json::write_json(path, &compared));
+    let written = json.as_deref().map(|path| json::write_json(path, &compared));
     output::stdout(compare::format_comparison(&compared, arguments.all).as_bytes())?;
     written.transpose()?;
     let gate = arguments.fail_above.is_some() || arguments.fail_latency_above.is_some();

@@ -15,7 +15,7 @@ use crate::output::Bar;
 /// Measures point lookups with each block cache size and writes the results.
 pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words);
-    arguments.output.probe(&REGISTRY)?;
+    arguments.output.probe(&REGISTRY, &[])?;
     let _temporary = match arguments.db.as_ref().or(arguments.keep.as_ref()) {
         Some(_) => None,
         None => Some(interrupt::make_temporary("lsmx-iocost-", &mut config.directory, None)?),

@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure
     }
     let mut config = config(arguments, words)?;
     config.check()?;
-    arguments.output.probe(&REGISTRY)?;
+    arguments.output.probe(&REGISTRY, &[])?;
     let finished = super::open_finished(&arguments.run, words, &[], config.cell_count()?)?;
     if arguments.run.dry_run {
         let estimates = config.estimate_cells(finished.as_ref())?;

@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         return Ok(());
     }
     let (config, head) = config(arguments, words)?;
-    arguments.output.probe(&REGISTRY)?;
+    arguments.output.probe(&REGISTRY, &explore::input_files(arguments))?;
     let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
     arguments.output.write_with_head(&head, &result)
 }

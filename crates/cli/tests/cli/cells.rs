@@ -240,5 +240,15 @@ fn result_of_another_cell_is_not_replaced() {
         run_cell(0, &file).ok();
     }
     run_cell(1, &file).fails(2, &["a.json: it has the result of cell 0"]);
+    let (collected, own) = (run.results.clone(), format!("{}/000000.json", run.results));
+    for index in 0..2 {
+        run_cell(index, &collected).ok();
+    }
+    lsmx(&format!("simulate --collect {collected} --json {own}"))
+        .fails(2, &["000000.json contradicts the input "]);
+    let phases = run.dir.write("phases.toml", "[[phase]]\nentries = 1000\n");
+    lsmx(&format!("simulate --policy full --phases {phases} --emit-cells {phases}"))
+        .fails(2, &["phases.toml contradicts the input "]);
+    assert!(fs::read_to_string(&phases).unwrap().starts_with("[[phase]]"));
     assert_eq!(read_json(&file)["cell"]["index"], 0);
 }

@@ -50,8 +50,8 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     }
     let mut config = config(arguments, words, check_threads)?;
     config.check()?;
-    arguments.output.probe(&REGISTRY)?;
     let inputs = input_files(arguments);
+    arguments.output.probe(&REGISTRY, &inputs)?;
     let finished = super::open_finished(&arguments.run, words, &inputs, config.cell_count())?;
     if arguments.run.dry_run {
         let estimates = config.estimate_cells(finished.as_ref())?;
