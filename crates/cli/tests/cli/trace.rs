@@ -104,6 +104,22 @@ fn trace_as_text_is_replayed_and_checked() {
     assert!(sum_of_levels(cell, "/entries") >= 1989.0);
 }
 
+/// Regression test: the replay required all keys that the policy `fifo` had dropped.
+#[test]
+fn trace_is_replayed_with_a_policy_that_drops_data() {
+    let dir = TestDir::new();
+    let put = |number: u32| format!("put\tk{number:05}\tvalue {number}\n");
+    let get = |number: u32| format!("get\tk{number:05}\n");
+    let trace: String = (0..3000).map(put).chain((0..3000).map(get)).collect();
+    let file = dir.write("ops.tsv", format!("{trace}scan\t\t5\nget\tabsent\n"));
+    let words = "explore --policy fifo(20K) --memtable 16K --deterministic";
+    let cell = &cells(&format!("{words} --trace {file}"))[0];
+    let lookups = &list(cell, "/point_lookups")[0];
+    let alpha = number(lookups, "/alpha");
+    assert!(number(lookups, "/ops") == 3001.0 && alpha > 0.1 && alpha < 1.0, "{lookups}");
+    assert_eq!(cell["range_lookups"]["entries"], 5);
+}
+
 #[test]
 fn recorded_trace_is_dumped_and_its_damage_is_named() {
     let dir = TestDir::new();
