@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, KeyspaceOptions, Options};
 use lsmx_bench::workload::record::{RecordFormat, encode_record};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use serde_json::Value;
 
 use crate::common::{CliOutput, TestDir, assert_contains, command, list, lsmx};
@@ -898,6 +900,35 @@ fn dump_prints_each_kind_of_file_and_names_damage() {
     assert!(printed.contains("damaged: "), "{printed}");
     assert!(printed.lines().count() > by_name.lines().count() / 2, "{printed}");
     damaged.fails(1, &[name, "corrupt at byte"]);
+}
+
+/// Regression test: an unknown file ended the dump before the files after it, and the dump of a file of an operand store
+/// ignored all flags.
+#[test]
+fn dump_continues_after_an_unknown_file_and_limits_operand_files() {
+    let data = TestDatabase::filled();
+    let dumped = data.run("dump nothing.txt CURRENT");
+    assert_contains(&String::from_utf8_lossy(&dumped.stdout), &["current manifest"]);
+    dumped.fails(2, &["nothing.txt is no file of a database"]);
+
+    let db = data.open();
+    let options = KeyspaceOptions::default()
+        .merge_operator(Append::default())
+        .operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
+    let keyspace = db.keyspace("operands", options).unwrap();
+    keyspace.merge("key", "operand").unwrap();
+    db.flush().unwrap();
+    db.close(None).unwrap();
+    let log = data.file(".operands");
+    let dump = |flags: &str| data.run(&format!("dump {} {flags}", log.display()));
+    let all = dump("").ok();
+    assert!(all.lines().count() > 1, "{all}");
+    let first = dump("--limit 1").ok();
+    assert_eq!(first, format!("{}\n…\n", all.lines().next().unwrap()));
+    assert_eq!(dump("--limit 1000000").ok(), all);
+    dump("--hex").fails(2, &["--hex contradicts"]);
+    dump("--all-entries").fails(2, &["--all-entries contradicts"]);
+    data.run("dump --hex").ok();
 }
 
 #[test]

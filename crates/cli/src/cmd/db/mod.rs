@@ -31,6 +31,11 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
             "--follower works only with get, scan, export, explain and stats without --watch";
         return Err(Failure::Usage(line.to_owned()));
     }
+    if arguments.hex && !has_keys(&arguments.verb) {
+        let line = "--hex works only with put, get, delete, scan, import, export, explain, compact, dump and \
+                    verify --no-trace-of";
+        return Err(Failure::Usage(line.to_owned()));
+    }
     match &arguments.verb {
         Verb::Put { key, value } => entries::put(arguments, key, value),
         Verb::Get { key } => entries::get(arguments, key),
@@ -65,6 +70,23 @@ fn can_use_follower(verb: &Verb) -> bool {
     match verb {
         Verb::Get { .. } | Verb::Scan(_) | Verb::Export(_) | Verb::Explain { .. } => true,
         Verb::Stats(stats) => stats.watch.is_none(),
+        _ => false,
+    }
+}
+
+/// Returns whether a subcommand reads or prints keys or values.
+fn has_keys(verb: &Verb) -> bool {
+    match verb {
+        Verb::Put { .. }
+        | Verb::Get { .. }
+        | Verb::Delete { .. }
+        | Verb::Scan(_)
+        | Verb::Import(_)
+        | Verb::Export(_)
+        | Verb::Explain { .. }
+        | Verb::Compact { .. }
+        | Verb::Dump { .. } => true,
+        Verb::Verify(flags) => flags.no_trace_of.is_some(),
         _ => false,
     }
 }
