@@ -357,6 +357,9 @@ impl PhaseTable {
             Some(OneOrMoreShares::One(alpha)) => std::slice::from_ref(alpha),
             Some(OneOrMoreShares::Many(alphas)) => alphas,
         };
+        if alphas.is_empty() {
+            return Err(Error::invalid_argument("empty-lookups", "[]", "one share or more"));
+        }
         for alpha in alphas {
             check_share("empty-lookups", *alpha)?;
         }
@@ -498,6 +501,7 @@ mod tests {
             ("[[phase]]\nentries = 5\ndistribution = \"pareto\"\n", 3, "prefix-zipf"),
             ("[[phase]]\nentries = 5\nhot = 1\n", 3, "no favourites"),
             ("[[phase]]\nentries = 5\nlookups = 1\nempty-lookups = [0.5, 2.0]\n", 4, "is 2"),
+            ("[[phase]]\nentries = 5\nlookups = 1\nempty-lookups = []\n", 4, "one share or more"),
             ("phase = []\n", 1, "no [[phase]]"),
             ("", 1, "phase"),
         ] {
