@@ -85,9 +85,9 @@ pub(crate) struct BenchArgs {
     /// Number of entries that seekrandom reads after each seek.
     #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
     pub(crate) seek_entries: u64,
-    /// Size of the block cache in bytes.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
-    pub(crate) block_cache: u64,
+    /// Size of the block cache in bytes [default: 64M].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) block_cache: Option<u64>,
     /// Size of a memtable in bytes.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
     pub(crate) memtable: u64,

@@ -20,6 +20,7 @@ use crate::output::{self, Bar};
 
 const ENTRIES_DEFAULT: u64 = 1_000_000;
 const VALUE_LEN_DEFAULT: u64 = 100;
+const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Default of `--entries` for the experiment `data-size`. With this default, all values together have 128 MiB.
 const DATA_SIZE_ENTRIES_DEFAULT: u64 = 16_384;
 
@@ -117,7 +118,7 @@ fn limit_memory(config: &mut Config, bytes: u64, words: &[OsString]) -> Result<(
 fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> {
     let mut settings = EngineSettings {
         memtable_bytes: Some(arguments.memtable),
-        block_cache_bytes: Some(arguments.block_cache),
+        block_cache_bytes: Some(arguments.block_cache.unwrap_or(BLOCK_CACHE_BYTES_DEFAULT)),
         ..EngineSettings::default()
     };
     for option in &arguments.option {
@@ -128,6 +129,14 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
     if is_data_size && arguments.value_len.is_some() {
         let error = "--value-len contradicts --experiment data-size: its values differ in size";
         return Err(Failure::Usage(error.to_owned()));
+    }
+    if let Some(BenchExperiment::Tuning(study @ (TuningStudy::Caching | TuningStudy::FilterSize))) =
+        arguments.experiment
+        && arguments.block_cache.is_some()
+    {
+        let study = study.name();
+        let error = format!("--block-cache contradicts --experiment {study}: the experiment sets it");
+        return Err(Failure::Usage(error));
     }
     let entries_default = if is_data_size { DATA_SIZE_ENTRIES_DEFAULT } else { ENTRIES_DEFAULT };
     Ok(Config {

@@ -93,6 +93,8 @@ bench --experiment data-size --ops 5 => --ops | --experiment data-size
 bench --experiment data-size --value-len 5 => --value-len | --experiment data-size
 bench --experiment data-size --entries 7 => --entries is 7 | from 8 to 262144
 bench --experiment data-size --entries 1M => --entries is 1000000 | from 8 to 262144
+bench --experiment caching --block-cache 1M => --block-cache contradicts --experiment caching
+bench --experiment filter-size --block-cache 1M => --block-cache contradicts --experiment filter-size
 bench --experiment caching --minutes 5 => --minutes | --experiment caching | steady-state
 bench fillseq --read-ratio 0.5 => --read-ratio | the workloads | steady-state
 bench fillseq --testing-minutes 5 => --testing-minutes | the workloads | steady-state
@@ -109,6 +111,7 @@ bench --experiment filter-size --option filter_bits=16 => --option filter_bits=1
 bench --experiment caching --option filter_last_run=on => --option filter_last_run=on | --experiment caching
 rmw --experiment operands --threads 2 => --threads | --experiment operands
 rmw --experiment operands --read-ratio 0.5 => --read-ratio | --experiment operands
+rmw --experiment operands --mix put-only => --mix | --experiment operands
 rmw --experiment scans --threads 2 => --threads | --experiment scans
 rmw --mode getput => getput | get-put, merge, kd
 rmw --base disk => disk | tree, value-log

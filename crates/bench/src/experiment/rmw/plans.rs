@@ -132,6 +132,7 @@ impl Config {
         if study == RmwStudy::Operands {
             let why = "the experiment only updates fields and then reads them";
             refuse("--read-ratio", self.read_ratios.is_some(), why)?;
+            refuse("--mix", self.mix != OperationMix::Default, why)?;
         }
         let ratios = self.read_ratios.as_ref().map_or(0, Vec::len);
         let ratios_max = if study == RmwStudy::ReadRatio { 0 } else { 1 };
