@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use lsmx_bench::metric::compare::{self, Comparison};
-use lsmx_bench::metric::{find_registry, flatten_scalars, format_scalar};
+use lsmx_bench::metric::{find_registry, format_scalar};
 use lsmx_bench::report::{file, json};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::args::CompareArgs;
 use crate::failure::Failure;
@@ -59,11 +59,15 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     Err(Failure::Run(format!("worse than allowed: {named}{more}").into()))
 }
 
-/// Returns the scalars that both JSON objects have with different values, as text. Omits [`MEASURED_SETTING`].
+/// Returns the settings that differ, as text. A missing setting equals null. Omits [`MEASURED_SETTING`].
 fn describe_differences(old: &Value, new: &Value) -> String {
-    let differences = flatten_scalars(old).into_iter().filter_map(|(name, old)| {
-        let new = new.get(&name).filter(|new| *new != old && name != MEASURED_SETTING)?;
-        Some(format!("{name} {} and {}", format_scalar(old), format_scalar(new)))
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return String::new() };
+    let names = old.keys().chain(new.keys().filter(|name| !old.contains_key(*name)));
+    let differences = names.filter(|name| *name != MEASURED_SETTING).filter_map(|name| {
+        let value = |settings: &Map<String, Value>| settings.get(name).cloned().unwrap_or_default();
+        let (old, new) = (value(old), value(new));
+        (old != new)
+            .then(|| format!("{name} {} and {}", format_scalar(&old), format_scalar(&new)))
     });
     differences.collect::<Vec<_>>().join(", ")
 }

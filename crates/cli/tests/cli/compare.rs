@@ -1,7 +1,7 @@
 //! Tests of `lsmx compare`.
 
 use crate::common::{TestDir, assert_contains, experiment, list, lsmx, number, read_json};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const TINY: &str = "--entries 6000 --value-len 48 --memtable 64K --lookups 100 --ranges 5 \
                     --selectivity 0.01 --deterministic";
@@ -78,6 +78,19 @@ fn results_of_bench_and_rmw_are_compared() {
     let output = lsmx(&format!("compare {file} {other}"));
     let note = "note: the results have different settings: entries 2000 and 3000\n";
     assert_eq!((output.code, output.stderr.as_str()), (0, note), "{output:?}");
+
+    // Regression test: options and settings that one of the results lacks were not compared.
+    let mut result = read_json(&file);
+    result["settings"]["options"] = json!(["policy=tiering"]);
+    result["settings"]["rate"] = json!(5.0);
+    let other = dir.write("other.json", result.to_string());
+    for (one, two, note) in [
+        (&file, &other, "options [] and [\"policy=tiering\"], rate null and 5.0"),
+        (&other, &file, "options [\"policy=tiering\"] and [], rate 5.0 and null"),
+    ] {
+        let note = format!("note: the results have different settings: {note}\n");
+        assert_eq!(lsmx(&format!("compare {one} {two}")).stderr, note);
+    }
 
     let small = "--records 2000 --ops 2000 --read-ratio 0.1,0.5 --mode merge,kd";
     let file = run(&dir, "rmw.json", &format!("rmw {small}"));
