@@ -10,7 +10,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lsmx::{Compression, Db, KeyspaceOptions, Options};
@@ -184,7 +184,7 @@ fn measure_memory(records: Option<u64>) {
     for budget in [64u64 << 20, 256 << 20] {
         let dir = tempfile::tempdir().unwrap();
         let before = resident_bytes();
-        let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        let peak = AtomicU64::new(0);
         let phase = |name: &str| {
             let peak = peak.swap(0, Ordering::Relaxed).max(resident_bytes()) - before;
             let bound = budget * 115 / 100 + (32 << 20);
@@ -196,37 +196,37 @@ fn measure_memory(records: Option<u64>) {
             );
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    peak.fetch_max(resident_bytes(), Ordering::Relaxed);
-                    std::thread::sleep(Duration::from_millis(2));
+            let operations = scope.spawn(|| {
+                let open = || Db::open(dir.path(), options().memory_budget(budget)).unwrap();
+                let db = open();
+                load_records(&db, records, false);
+                phase("load");
+                wait_until_idle(&db);
+                phase("settling");
+                for round in 0..2 {
+                    let step = 7 + round;
+                    for number in (0..records).step_by(step) {
+                        assert!(db.get(make_key(number)).unwrap().is_some());
+                    }
+                    phase("lookups");
                 }
-            });
-            let open = || Db::open(dir.path(), options().memory_budget(budget)).unwrap();
-            let db = open();
-            load_records(&db, records, false);
-            phase("load");
-            wait_until_idle(&db);
-            phase("settling");
-            for round in 0..2 {
-                let step = 7 + round;
-                for number in (0..records).step_by(step) {
+                assert_eq!(db.default_keyspace().iter().count() as u64, records);
+                phase("a scan of everything");
+                db.close(None).unwrap();
+                drop(db);
+                let db = open();
+                phase("opening");
+                for number in (0..records).step_by(5) {
                     assert!(db.get(make_key(number)).unwrap().is_some());
                 }
-                phase("lookups");
+                phase("lookups after opening");
+                db.close(None).unwrap();
+            });
+            // The samples end even if an assertion fails.
+            while !operations.is_finished() {
+                peak.fetch_max(resident_bytes(), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(2));
             }
-            assert_eq!(db.default_keyspace().iter().count() as u64, records);
-            phase("a scan of everything");
-            db.close(None).unwrap();
-            drop(db);
-            let db = open();
-            phase("opening");
-            for number in (0..records).step_by(5) {
-                assert!(db.get(make_key(number)).unwrap().is_some());
-            }
-            phase("lookups after opening");
-            db.close(None).unwrap();
-            done.store(true, Ordering::Relaxed);
         });
     }
 }
