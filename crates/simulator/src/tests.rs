@@ -428,7 +428,9 @@ fn lookups_of_phases_with_the_same_share_of_absent_keys_are_added() {
     let first = lookups(vec![writes.clone(), reads(1000, &[0.5, 0.0])]);
     let more = reads(3000, &[0.5]);
     let both = lookups(vec![writes.clone(), reads(1000, &[0.5, 0.0]), writes.clone(), more]);
-    let ops = |lookups: &[PointLookupReport]| lookups.iter().map(|it| (it.alpha, it.ops)).collect::<Vec<_>>();
+    let ops = |lookups: &[PointLookupReport]| {
+        lookups.iter().map(|it| (it.alpha, it.ops)).collect::<Vec<_>>()
+    };
     assert_eq!(ops(&both), [(0.5, 4000), (0.0, 1000)]);
     // The second phase of lookups reads a larger tree.
     let mean = first[0].ios_per_get;

@@ -95,7 +95,8 @@ pub fn write_file(path: &Path, content: &[u8]) -> Result<()> {
 
 /// Refuses a path that has the name of an engine file in a database directory, or that is a symbolic link to such a file.
 fn check_not_engine_file(path: &Path) -> Result<()> {
-    let check = |path: &Path| check_output_path(&OsVfs, path).map_err(engine_error("write the output"));
+    let check =
+        |path: &Path| check_output_path(&OsVfs, path).map_err(engine_error("write the output"));
     check(path)?;
     // The path of a new file or a pipe cannot be resolved.
     fs::canonicalize(path).map_or(Ok(()), |resolved| check(&resolved))

@@ -135,7 +135,8 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
         && arguments.block_cache.is_some()
     {
         let study = study.name();
-        let error = format!("--block-cache contradicts --experiment {study}: the experiment sets it");
+        let error =
+            format!("--block-cache contradicts --experiment {study}: the experiment sets it");
         return Err(Failure::Usage(error));
     }
     let entries_default = if is_data_size { DATA_SIZE_ENTRIES_DEFAULT } else { ENTRIES_DEFAULT };

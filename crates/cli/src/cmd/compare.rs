@@ -66,8 +66,7 @@ fn describe_differences(old: &Value, new: &Value) -> String {
     let differences = names.filter(|name| *name != MEASURED_SETTING).filter_map(|name| {
         let value = |settings: &Map<String, Value>| settings.get(name).cloned().unwrap_or_default();
         let (old, new) = (value(old), value(new));
-        (old != new)
-            .then(|| format!("{name} {} and {}", format_scalar(&old), format_scalar(&new)))
+        (old != new).then(|| format!("{name} {} and {}", format_scalar(&old), format_scalar(&new)))
     });
     differences.collect::<Vec<_>>().join(", ")
 }

@@ -65,10 +65,10 @@ use crate::write::batch::WriteBatch;
 pub use crate::db::check::key_search::{
     CoveringTombstone, KeySearchReport, RemainingEntry, RemainingKind, search_key,
 };
-#[cfg(feature = "internals")]
-pub use crate::db::checkpoint::check_output_path;
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
+#[cfg(feature = "internals")]
+pub use crate::db::checkpoint::check_output_path;
 pub use crate::db::follower::Follower;
 pub use crate::db::ingest::bulk_load::{
     BulkLoadOptions, BulkLoadPhase, BulkLoadProgress, BulkLoader,

@@ -358,7 +358,7 @@ pub(super) struct CellRun<'a> {
     /// All keyspaces. The default keyspace is the first.
     pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
-    reader: CheckedReader,
+    pub(super) reader: CheckedReader,
     threads: usize,
     records: &'a mut Records,
     pub(super) put_latencies: Latencies,

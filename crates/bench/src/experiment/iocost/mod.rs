@@ -291,7 +291,8 @@ impl Config {
     fn parameters(&self, settings: &EngineSettings) -> String {
         let Config { entries, key_bytes, value_bytes, seed, .. } = self;
         let block_bytes = settings.block_bytes;
-        let or_default = |bytes: Option<u64>| bytes.map_or("default".to_owned(), |bytes| format!("{bytes} B"));
+        let or_default =
+            |bytes: Option<u64>| bytes.map_or("default".to_owned(), |bytes| format!("{bytes} B"));
         let memtable = or_default(settings.memtable_bytes);
         let table = or_default(settings.table_bytes);
         let bits = settings.filter_bits.map(|bits| bits.to_string()).unwrap_or_default();

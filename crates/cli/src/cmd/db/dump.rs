@@ -88,7 +88,9 @@ fn dump_operand_file(
     let mut lines = text.split_inclusive(|&byte| byte == b'\n');
     let shown: Vec<u8> = lines.by_ref().take(to_usize(lines_max)).flatten().copied().collect();
     let end = if lines.next().is_some() { "…\n" } else { "" };
-    out.write_all(&shown).and_then(|()| out.write_all(end.as_bytes())).map_err(DumpError::Output)?;
+    out.write_all(&shown)
+        .and_then(|()| out.write_all(end.as_bytes()))
+        .map_err(DumpError::Output)?;
     dumped
 }
 
