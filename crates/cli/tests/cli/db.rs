@@ -916,6 +916,9 @@ fn dump_continues_after_an_unknown_file_and_limits_operand_files() {
         .merge_operator(Append::default())
         .operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let keyspace = db.keyspace("operands", options).unwrap();
+    // The flush combines an operand with no older value, so that the store gets no operand.
+    keyspace.put("key", "value").unwrap();
+    db.flush().unwrap();
     keyspace.merge("key", "operand").unwrap();
     db.flush().unwrap();
     db.close(None).unwrap();
