@@ -149,6 +149,25 @@ impl<'a> PickContext<'a> {
         self.merge_or_move(self.level_inputs(level), OutputTarget::oldest_run(level), reason)
     }
 
+    /// Returns a job that merges the runs of a level that must have one run. L0 is merged into level `l0_target`,
+    /// directly or through tiered levels.
+    ///
+    /// While data is written, at most one such merge of a level below `l0_target` runs at a time. These merges may take
+    /// hours. If they used all workers, no worker would merge L0, and writes would stop.
+    pub(super) fn merge_surplus_runs(&self, level: Level, l0_target: Option<Level>) -> Option<Job> {
+        let is_deep = |job: &Job| {
+            job.kind == JobKind::Merge
+                && matches!(job.reason, JobReason::Shape { .. })
+                && job.source_level() == Some(job.target.level)
+                && l0_target.is_some_and(|target| job.target.level > target)
+        };
+        let job = self.merge_in_place(level, JobReason::Shape { level })?;
+        let waits = !self.shape.memtables_empty
+            && is_deep(&job)
+            && self.running.jobs.iter().any(|(running, _)| is_deep(running));
+        (!waits).then_some(job)
+    }
+
     /// Returns a job that turns the inputs into one run. Disjoint inputs are moved, other inputs are merged.
     pub(super) fn merge_or_move(
         &self,

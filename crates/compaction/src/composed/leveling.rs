@@ -7,7 +7,8 @@
 //! 3. The first job that conflicts with no running job is picked.
 //!
 //! If a leveled level has several runs, these are first merged in place, or moved if they are disjoint. Only then can
-//! other jobs use the level. Rules about single files come before or after these steps, depending on their priority.
+//! other jobs use the level. While data is written, at most one of these merges runs below the level into which L0 is
+//! merged. Rules about single files come before or after these steps, depending on their priority.
 
 use std::sync::Arc;
 
@@ -139,6 +140,7 @@ impl<'a> LevelingPicker<'a> {
         let feeder_job =
             due_feeder.and_then(|due| self.build_level_runs_job(due.level, due.reason.clone()));
         let is_feeder_blocked = due_feeder.is_some() && feeder_job.is_none();
+        let feeder_target = next_target_level(self.context.shape, &self.capacities, feeder);
         let picked = due.iter().find_map(|due| {
             let level = due.level;
             if level == feeder {
@@ -154,7 +156,7 @@ impl<'a> LevelingPicker<'a> {
                 return if is_behind { None } else { job() };
             }
             if self.context.shape.runs_of(level).len() > 1 {
-                return self.context.merge_in_place(level, JobReason::Shape { level });
+                return self.context.merge_surplus_runs(level, feeder_target);
             }
             // The feeder waits until it can merge into the base level. A new job that takes files of the base level
             // would delay it further.

@@ -74,10 +74,10 @@ impl<'a> PartitionPicker<'a> {
     /// Returns a dividing merge. Its source is L0, or a level above X that exceeds its capacity. Its target is X or a
     /// level above X.
     fn pick_dividing_merge(&self) -> Option<Job> {
+        let l0_target = self.preemptive.find_target_level(L0, self.first);
         self.preemptive.find_due_levels(self.first).into_iter().find_map(|(level, reason)| {
-            let shape = self.context.shape;
-            if level > L0 && shape.runs_of(level).len() > 1 {
-                return self.context.merge_in_place(level, JobReason::Shape { level });
+            if level > L0 && self.context.shape.runs_of(level).len() > 1 {
+                return self.context.merge_surplus_runs(level, l0_target);
             }
             if level >= self.first {
                 return None;

@@ -24,9 +24,10 @@ impl PreemptivePicker<'_> {
     /// Returns the next job.
     pub(super) fn pick(&self) -> Option<Job> {
         let last = self.capacities.last;
+        let l0_target = self.find_target_level(L0, last);
         self.find_due_levels(last).into_iter().find_map(|(level, reason)| {
             if level > L0 && self.context.shape.runs_of(level).len() > 1 {
-                return self.context.merge_in_place(level, JobReason::Shape { level });
+                return self.context.merge_surplus_runs(level, l0_target);
             }
             let target = self.find_target_level(level, last)?;
             self.build_merge_into_level(level, target, reason)
