@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeInteger, DeTable, DeValue};
 
 use crate::composed::{CompactionRule, PolicyPrimitives, PrimitiveConflict, find_conflict};
 use crate::error::{Error, known_names};
@@ -11,7 +11,7 @@ use crate::file_picker::FilePicker;
 use crate::granularity::JobGranularity;
 use crate::ids::Level;
 use crate::layout::TreeLayout;
-use crate::parameter::{MILLION, PolicyParameter, parse_share};
+use crate::parameter::{MILLION, ParameterUnit, PolicyParameter, parse_share};
 use crate::presets::{
     BASE_MEMTABLES_DEFAULT, GRANDPARENTS_DEFAULT, LAST_LEVEL_DEFAULT, SIZE_RATIO_DEFAULT,
     STOP_RUNS_DEFAULT, TRIGGER_RUNS_DEFAULT,
@@ -168,9 +168,7 @@ impl<'a> TableReader<'a> {
         (min, max): (u64, u64),
     ) -> Result<u64, Error> {
         let number = match value.get_ref() {
-            DeValue::Integer(number) => {
-                u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
-            }
+            DeValue::Integer(number) => parse_integer(number),
             _ => None,
         };
         number.and_then(|number| self.limit_to_range(number, (min, max))).ok_or_else(|| {
@@ -239,8 +237,12 @@ impl<'a> TableReader<'a> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let parsed = match value.get_ref() {
             DeValue::String(text) => like.parse(text),
-            DeValue::Integer(number) => like.parse(number.as_str()),
-            DeValue::Float(number) => parse_share(number.as_str()),
+            DeValue::Integer(number) => {
+                parse_integer(number).and_then(|number| like.parse(&number.to_string()))
+            }
+            DeValue::Float(number) if like.unit() == ParameterUnit::Share => {
+                parse_share(number.as_str())
+            }
             _ => None,
         };
         let fits = parsed.and_then(|number| self.limit_to_range(number, like.allowed_range()));
@@ -471,6 +473,11 @@ impl<'a> TableReader<'a> {
     }
 }
 
+/// Returns the value of an integer, or `None` if it is outside the range of `u64`.
+fn parse_integer(number: &DeInteger<'_>) -> Option<u64> {
+    u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
+}
+
 fn usize_or_max(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
@@ -520,6 +527,19 @@ mod tests {
         }
     }
 
+    /// Bug: the digits of a number with a prefix were read as a decimal number.
+    #[test]
+    fn from_toml_number_has_its_radix() {
+        for bytes in ["0x40000000", "0o10000000000", "1_073_741_824", "\"1G\""] {
+            let text = format!(
+                "layout = \"queue\"\n[[rule]]\ntrigger = \"total-bytes\"\nbytes = {bytes}"
+            );
+            let primitives = PolicySpec::from_toml(&text).unwrap().primitives();
+            let trigger = &primitives.rules[0].trigger;
+            assert_eq!(*trigger, Trigger::TotalBytes { bytes: 1 << 30 }, "{bytes}");
+        }
+    }
+
     #[test]
     fn from_toml_mistake_is_error_with_line_and_column() {
         let with = |line: &str| TIERED_TOP.replace("runs = 3", line);
@@ -557,6 +577,17 @@ mod tests {
                 &rule("trigger = \"tombstone-ttl\"\nbound = \"1w\""),
                 (4, 9),
                 "bound = \"1w\" is not a time",
+            ),
+            (
+                &rule("trigger = \"tombstone-ttl\"\nbound = 0.5"),
+                (4, 9),
+                "bound = 0.5 is not a time",
+            ),
+            (&rule("trigger = \"file-staleness\"\nttl = 0.5"), (4, 7), "ttl = 0.5 is not a time"),
+            (
+                &rule("trigger = \"total-bytes\"\nbytes = 1.0"),
+                (4, 9),
+                "bytes = 1.0 is not a number of bytes",
             ),
             (&rule("trigger = \"level-full\""), (3, 11), "its levels have no capacity"),
             (&rule("trigger = \"run-count\""), (3, 11), "limits the runs of a level itself"),
