@@ -11,7 +11,8 @@ pub enum JobGranularity {
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2, "full preemptive merge".
     Preemptive,
     /// Levels above the first partitioned level work like [`Preemptive`](Self::Preemptive). The partitioned levels are
-    /// merged in groups of files with equal key ranges, one group at a time, in key order.
+    /// merged in groups of files with equal key ranges, one group at a time, in key order. The capacities must be
+    /// computed from the bottom.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 4.
     Partition {

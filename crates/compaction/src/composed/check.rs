@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::file_picker::FilePicker;
 use crate::granularity::JobGranularity;
 use crate::layout::TreeLayout;
-use crate::trigger::Trigger;
+use crate::trigger::{LevelCapacity, Trigger};
 
 /// Maximum number of tiered levels. It leaves enough level numbers for leveled levels.
 const TIERED_LEVELS_MAX: usize = 32;
@@ -53,6 +53,23 @@ pub(crate) fn find_conflict(primitives: &PolicyPrimitives) -> Option<PrimitiveCo
         Ok(()) => (rule, check_write_stop(primitives).err()?),
     };
     Some(PrimitiveConflict { rule, field, reason })
+}
+
+/// Replaces values without effect, which earlier versions stored, by allowed values. The picked jobs stay the same,
+/// except that merges of the granularity `partition` with capacities from the top split their outputs.
+pub(crate) fn remove_ignored_values(primitives: &mut PolicyPrimitives) {
+    for rule in &mut primitives.rules {
+        if is_partition_from_top(rule) {
+            rule.granularity = JobGranularity::Preemptive;
+        }
+    }
+}
+
+/// Returns whether a rule partitions levels, but has no last level. All merges would then be preemptive, into levels of
+/// a single file.
+fn is_partition_from_top(rule: &CompactionRule) -> bool {
+    rule.granularity.is_partitioned()
+        && matches!(rule.trigger, Trigger::LevelFull(LevelCapacity::FromTop { .. }))
 }
 
 /// Name of the field at fault, and the reason.
@@ -159,6 +176,12 @@ fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<()
         return conflict(
             "granularity",
             format!("granularity {granularity_name} needs trigger level-full, not {name}"),
+        );
+    }
+    if is_partition_from_top(rule) {
+        return conflict(
+            "capacity",
+            format!("granularity {granularity_name} needs capacity from-bottom"),
         );
     }
     if matches!(granularity, JobGranularity::Files { count: 0 }) {

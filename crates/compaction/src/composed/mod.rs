@@ -37,7 +37,7 @@ use primitives::L0;
 use run_list::RunListPicker;
 
 pub use check::check_primitives;
-pub(crate) use check::{PrimitiveConflict, find_conflict};
+pub(crate) use check::{PrimitiveConflict, find_conflict, remove_ignored_values};
 pub use primitives::{CompactionRule, PolicyPrimitives};
 
 /// A policy composed of [`PolicyPrimitives`].

@@ -55,6 +55,7 @@ mod tests {
 
     use super::*;
     use crate::composed::ComposedPolicy;
+    use crate::granularity::JobGranularity;
     use crate::ids::{FileId, Level, RunId};
     use crate::key_range::KeyRange;
     use crate::layout::TreeLayout;
@@ -76,6 +77,18 @@ mod tests {
         let mut primitives = primitives_of(spec);
         primitives.rules.iter_mut().for_each(|rule| change(&mut rule.trigger));
         primitives
+    }
+
+    /// Checks that the primitives are rejected with this reason. Returns the policy of a database that stores them.
+    fn read_rejected(reason: &str, primitives: PolicyPrimitives) -> PolicySpec {
+        let error = PolicySpec::from_primitives("mine", primitives.clone()).unwrap_err();
+        assert!(matches!(error, Error::InvalidCombination { .. }), "{error:?}");
+        assert!(error.to_string().contains(reason), "{reason}: {error}");
+        // An earlier version stored this spec.
+        let stored = to_inline_toml(&PolicyComposition { name: "mine".to_owned(), primitives });
+        let read = PolicySpec::from_stored(&stored).unwrap();
+        assert_eq!(read.to_string().parse(), Ok(read.clone()), "{stored}");
+        read
     }
 
     /// Bug: a database stored the policies of these primitives, but could not read them at the next open.
@@ -116,14 +129,22 @@ mod tests {
             ("bottom = 0", PolicyPrimitives { layout: run_list, ..primitives_of("universal") }),
         ];
         for (reason, primitives) in cases {
-            let error = PolicySpec::from_primitives("mine", primitives.clone()).unwrap_err();
-            assert!(matches!(error, Error::InvalidCombination { .. }), "{error:?}");
-            assert!(error.to_string().contains(reason), "{reason}: {error}");
-            // An earlier version stored this spec.
-            let stored = to_inline_toml(&PolicyComposition { name: "mine".to_owned(), primitives });
-            let read = PolicySpec::from_stored(&stored).unwrap();
-            assert_eq!(read.to_string().parse(), Ok(read), "{stored}");
+            read_rejected(reason, primitives);
         }
+    }
+
+    /// Bug: the levels of a tree became single files of any size.
+    #[test]
+    fn partition_with_capacity_from_top_is_error_and_preemptive_if_stored() {
+        let from_top = with_triggers("spooky", |trigger| {
+            if let Trigger::LevelFull(capacity) = trigger {
+                *capacity = LevelCapacity::FromTop { l1_memtables: 2, size_ratio: 10 };
+            }
+        });
+        let mut expected = from_top.clone();
+        expected.rules[1].granularity = JobGranularity::Preemptive;
+        let read = read_rejected("granularity partition needs capacity from-bottom", from_top);
+        assert_eq!(read.primitives(), expected);
     }
 
     #[test]

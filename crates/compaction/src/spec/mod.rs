@@ -56,7 +56,7 @@
 //! | trigger `file-staleness` | `ttl` |
 //! | trigger `total-bytes` | `bytes` |
 //! | granularity `files` | `files` |
-//! | granularity `partition` | `above` |
+//! | granularity `partition` | `above`; needs `capacity = "from-bottom"` |
 //!
 //! Times and sizes are strings such as `"3600s"` and `"1G"`. Missing fields have the defaults of the presets.
 //! A file with the single field `policy` contains a spec, such as `policy = "tiering(T=4)"`.
@@ -77,7 +77,7 @@ use crate::error::Error;
 use crate::parameter::{MILLION, PolicyParameter, SHARE_OF_DURATION};
 use crate::policy::CompactionPolicy;
 use crate::presets::Preset;
-use toml_reader::{OutOfRange, TomlPolicy, read_inline_toml, read_toml};
+use toml_reader::{SpecSource, TomlPolicy, read_inline_toml, read_toml};
 use toml_writer::to_inline_toml;
 
 pub use composition::PolicyComposition;
@@ -137,15 +137,15 @@ impl PolicySpec {
 
     /// Parses a spec that a database has stored.
     ///
-    /// Earlier versions stored compositions with numbers outside of the allowed ranges. Such a number is replaced by
-    /// the nearest allowed number.
+    /// Earlier versions stored compositions with numbers outside of the allowed ranges, and with values that have no
+    /// effect. Such a number is replaced by the nearest allowed number, and such a value by an allowed value.
     ///
     /// # Errors
     ///
     /// Fails with the errors of [`PolicySpec::from_str`] for other mistakes.
     pub fn from_stored(text: &str) -> Result<Self, Error> {
         match text.starts_with('{') {
-            true => PolicySpec::from_toml_policy(read_inline_toml(text, OutOfRange::Clamp)?),
+            true => PolicySpec::from_toml_policy(read_inline_toml(text, SpecSource::Stored)?),
             false => text.parse(),
         }
     }
@@ -303,7 +303,7 @@ impl PolicySpec {
 
 /// Checks that the spec of a composition can be read, and describes the same composition. A database stores the spec.
 fn check_spec(composition: &PolicyComposition) -> Result<(), Error> {
-    let reason = match read_inline_toml(&to_inline_toml(composition), OutOfRange::Reject) {
+    let reason = match read_inline_toml(&to_inline_toml(composition), SpecSource::User) {
         Ok(TomlPolicy::Composition(read)) if read == *composition => return Ok(()),
         Ok(_) => "a spec cannot express a number of it".to_owned(),
         Err(Error::InvalidSpec { what, .. }) => what,
@@ -434,7 +434,7 @@ impl FromStr for PolicySpec {
         let malformed = || Error::MalformedSpec { spec: text.to_owned() };
         let trimmed = text.trim();
         if trimmed.starts_with('{') {
-            return PolicySpec::from_toml_policy(read_inline_toml(trimmed, OutOfRange::Reject)?);
+            return PolicySpec::from_toml_policy(read_inline_toml(trimmed, SpecSource::User)?);
         }
         let (name, parameters) = match trimmed.split_once('(') {
             None => (trimmed, ""),

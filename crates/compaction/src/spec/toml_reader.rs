@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use crate::composed::{CompactionRule, PolicyPrimitives, PrimitiveConflict, find_conflict};
+use crate::composed::{
+    CompactionRule, PolicyPrimitives, PrimitiveConflict, find_conflict, remove_ignored_values,
+};
 use crate::error::{Error, known_names};
 use crate::file_picker::FilePicker;
 use crate::granularity::JobGranularity;
@@ -27,29 +29,30 @@ pub(super) enum TomlPolicy {
     Composition(PolicyComposition),
 }
 
-/// Treatment of numbers outside of their allowed ranges.
+/// Source of a spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutOfRange {
-    /// The number is an error.
-    Reject,
-    /// The number is replaced by the nearest allowed number.
-    Clamp,
+pub(super) enum SpecSource {
+    /// A user. A value that is not allowed is an error.
+    User,
+    /// A database, possibly of an earlier version that allowed more values. A number outside of its range is replaced
+    /// by the nearest allowed number. A value without effect is replaced by an allowed value.
+    Stored,
 }
 
 /// Reads a policy from the text of a TOML file.
 pub(super) fn read_toml(text: &str) -> Result<TomlPolicy, Error> {
     let table = DeTable::parse(text).map_err(|error| syntax_error(text, &error))?;
-    TableReader::new(text, table.get_ref(), 0, "the file", OutOfRange::Reject).read_policy()
+    TableReader::new(text, table.get_ref(), 0, "the file", SpecSource::User).read_policy()
 }
 
 /// Reads a policy from an inline table.
-pub(super) fn read_inline_toml(text: &str, out_of_range: OutOfRange) -> Result<TomlPolicy, Error> {
+pub(super) fn read_inline_toml(text: &str, source: SpecSource) -> Result<TomlPolicy, Error> {
     const KEY: &str = "policy = ";
     let whole = format!("{KEY}{text}");
     let table = DeTable::parse(&whole).map_err(|error| syntax_error(&whole, &error))?;
     match table.get_ref().get("policy").map(Spanned::get_ref) {
         Some(DeValue::Table(fields)) if table.get_ref().len() == 1 => {
-            TableReader::new(&whole, fields, KEY.len(), "the spec", out_of_range).read_policy()
+            TableReader::new(&whole, fields, KEY.len(), "the spec", source).read_policy()
         }
         _ => Err(Error::MalformedSpec { spec: text.to_owned() }),
     }
@@ -76,7 +79,7 @@ struct TableReader<'a> {
     offset: usize,
     /// Description of the table for error messages.
     description: &'a str,
-    out_of_range: OutOfRange,
+    source: SpecSource,
     /// Fields that were read.
     read: RefCell<Vec<&'static str>>,
 }
@@ -87,9 +90,9 @@ impl<'a> TableReader<'a> {
         table: &'a DeTable<'a>,
         offset: usize,
         description: &'a str,
-        out_of_range: OutOfRange,
+        source: SpecSource,
     ) -> Self {
-        TableReader { text, table, offset, description, out_of_range, read: RefCell::default() }
+        TableReader { text, table, offset, description, source, read: RefCell::default() }
     }
 
     fn error(&self, offset: usize, what: String) -> Error {
@@ -154,9 +157,9 @@ impl<'a> TableReader<'a> {
 
     /// Returns the number if it is in the range. Otherwise, returns the nearest number of the range, or `None`.
     fn limit_to_range(&self, number: u64, (min, max): (u64, u64)) -> Option<u64> {
-        match self.out_of_range {
-            OutOfRange::Reject => (min..=max).contains(&number).then_some(number),
-            OutOfRange::Clamp => Some(number.clamp(min, max)),
+        match self.source {
+            SpecSource::User => (min..=max).contains(&number).then_some(number),
+            SpecSource::Stored => Some(number.clamp(min, max)),
         }
     }
 
@@ -295,8 +298,11 @@ impl<'a> TableReader<'a> {
             self.read_number("grandparents", PolicyParameter::Grandparents, GRANDPARENTS_DEFAULT)?;
         let rules = self.rules(&layout)?;
         self.check_all_read()?;
-        let primitives =
+        let mut primitives =
             PolicyPrimitives { rules, layout, stop_runs, file_tables, grandparent_files };
+        if self.source == SpecSource::Stored {
+            remove_ignored_values(&mut primitives);
+        }
         if let Some(conflict) = find_conflict(&primitives) {
             let offset = self.offset_of_conflict(&conflict);
             let error = Error::InvalidCombination { reason: conflict.reason };
@@ -363,8 +369,8 @@ impl<'a> TableReader<'a> {
             let DeValue::Table(table) = value.get_ref() else {
                 return Err(self.unexpected_value_error("rule", value, "a table"));
             };
-            let (start, out_of_range) = (value.span().start, self.out_of_range);
-            TableReader::new(self.text, table, start, "the rule", out_of_range).read_rule(layout)
+            let (start, source) = (value.span().start, self.source);
+            TableReader::new(self.text, table, start, "the rule", source).read_rule(layout)
         };
         rules.iter().map(rule).collect()
     }
@@ -605,6 +611,14 @@ mod tests {
                 &TIERED_TOP.replace("base = 8", "granularity = \"preemptive\"\nmovement = \"all\""),
                 (3, 10),
                 "tiered levels cannot be used with granularity preemptive",
+            ),
+            (
+                &TIERED_TOP.replace("tiered = [4]\n", "").replace(
+                    "base = 8",
+                    "capacity = \"from-top\"\ngranularity = \"partition\"",
+                ),
+                (10, 12),
+                "granularity partition needs capacity from-bottom",
             ),
             (
                 &TIERED_TOP.replace("base = 8", "movement = \"all\""),
