@@ -73,6 +73,9 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
     }
 
     /// Returns whether jobs may drop data that was not deleted. Default: false.
+    ///
+    /// While a snapshot sees an entry of a file, the engine runs no job that drops the file. If [`pick`](Self::pick)
+    /// returns such a job, the engine treats it as `None`, and calls `pick` again after the release of a snapshot.
     fn can_drop_data(&self) -> bool {
         false
     }

@@ -262,9 +262,12 @@ fn pick_policy_job(
     jobs.blocked = None;
     let _inside = callback::enter(CallbackContext::CompactionPolicy);
     let pick = || {
-        let job = policy.pick(shape, &jobs.running);
-        let waits = job.is_none() && policy.is_waiting_for_snapshots(shape);
-        (job, waits)
+        let is_held = |job: &Job| is_drop_held(job, shape) && policy.can_drop_data();
+        match policy.pick(shape, &jobs.running) {
+            Some(job) if is_held(&job) => (None, true),
+            Some(job) => (Some(job), false),
+            None => (None, policy.is_waiting_for_snapshots(shape)),
+        }
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     let (job, waits) = Error::catch_user_panic(code, pick)?;
@@ -301,6 +304,16 @@ fn pick_policy_job(
     jobs.last_error = Some(error.clone());
     state.set_compaction_failing(tree.id, true);
     Err(error)
+}
+
+/// Returns whether the job drops a file of which a snapshot sees an entry. If such a job were picked, it would end without
+/// an effect, and would be picked again at once.
+fn is_drop_held(job: &Job, shape: &TreeShape) -> bool {
+    let Some(newest) = shape.newest_snapshot.filter(|_| job.kind == JobKind::Drop) else {
+        return false;
+    };
+    let inputs: HashSet<FileId> = job.input_files().collect();
+    shape.files().any(|file| newest >= file.seq_smallest && inputs.contains(&file.id))
 }
 
 /// Returns the error for stopped writes if the policy picks no job and no job is running. Without this error, the
@@ -351,7 +364,8 @@ fn pick_around_block(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) ->
     let wanted = policy.pick(shape, unblocked).filter(|job| !job.inputs.is_empty())?;
     let stopped = policy.must_stop_writes(&jobs.quarantine.without_unreadable_runs(shape));
     if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
-        let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
+        let allowed = wanted.kind == JobKind::Move
+            || (policy.can_drop_data() && !is_drop_held(&wanted, shape));
         let admitted = running.admit_job(wanted, shape).filter(|_| allowed);
         if admitted.is_some() || !has_manual {
             return admitted;
@@ -694,6 +708,28 @@ mod tests {
         assert_eq!(found.as_deref(), Some(&b"value"[..]));
         drop(snapshot);
         pick_once();
+        assert_eq!(db.get("key").unwrap(), None);
+    }
+
+    /// Bug: a drop that a snapshot prevented was picked again at once, without end.
+    #[test]
+    fn drop_job_of_policy_waits_for_release_of_snapshot() {
+        let policy = Arc::new(DroppingPolicy::default());
+        let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        let snapshot = db.snapshot();
+        policy.picks_left.store(100, Ordering::Relaxed);
+        db.put("other", "value").unwrap();
+        db.flush().unwrap();
+        let picks = 100 - policy.picks_left.load(Ordering::Relaxed);
+        assert!((1..10).contains(&picks), "{picks} picks");
+        let found = snapshot.get(&db.default_keyspace(), "key").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"value"[..]));
+        drop(snapshot);
+        db.wait_idle().unwrap();
         assert_eq!(db.get("key").unwrap(), None);
     }
 
