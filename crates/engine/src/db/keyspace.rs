@@ -340,7 +340,8 @@ impl Keyspace {
     ///
     /// Data is not rewritten at once. The jobs of the new policy reshape the tree in the background. A policy that
     /// drops data, such as `fifo`, starts to do so. `fifo` drops no file while a snapshot or a transaction of any
-    /// keyspace is open that is newer than the oldest entry of the file.
+    /// keyspace is open that is newer than the oldest entry of the file. A drop of the replaced policy that has already
+    /// begun is completed.
     ///
     /// # Errors
     /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::Contradiction`] if the

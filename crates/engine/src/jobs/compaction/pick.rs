@@ -733,6 +733,25 @@ mod tests {
         assert_eq!(db.get("key").unwrap(), None);
     }
 
+    /// Bug: a file was dropped after `set_policy` had replaced the policy that drops data.
+    #[test]
+    fn drop_job_of_replaced_policy_does_not_run() {
+        let policy = Arc::new(DroppingPolicy::default());
+        let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        policy.picks_left.store(1, Ordering::Relaxed);
+        let picked = pick_job(state, tree).unwrap();
+        assert_eq!(picked.job.kind, JobKind::Drop);
+        db.default_keyspace().set_policy(PolicySpec::default()).unwrap();
+        run_job(state, &core.throttle, core.scheduler.workers(), tree, &picked).unwrap();
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+
     /// Opens a database with small memtables and tables.
     fn open_small() -> Db {
         let small = KeyspaceOptions::default()

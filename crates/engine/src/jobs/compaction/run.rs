@@ -105,6 +105,10 @@ fn run_picked_job(
     let PickedJob { job, shape, .. } = picked;
     // A drop job of the policy may remove live entries. It runs only if no snapshot sees these entries.
     let drops_live_data = job.kind == JobKind::Drop && !picked.is_delete_only;
+    // The policy may have been replaced since the pick.
+    if drops_live_data && !tree.settings().policy.can_drop_data() {
+        return Ok(());
+    }
     // While `_guard` exists, `Db::snapshot` waits. Events are deferred, because a listener may call `Db::snapshot`.
     let _events = drops_live_data.then(|| state.defer_events());
     let _guard =
