@@ -31,7 +31,8 @@ pub enum Trigger {
         /// least 1.
         runs: usize,
         /// Number of runs that makes a merge due, however many bytes it rewrites. If `wait` is at most `runs`, merges
-        /// never wait.
+        /// never wait. It may exceed `runs` only in a leveling layout without tiered levels, and not with the
+        /// granularities `preemptive` and `partition`.
         wait: usize,
     },
     /// A level has more runs than a fluid layout allows.

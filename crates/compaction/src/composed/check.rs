@@ -55,14 +55,35 @@ pub(crate) fn find_conflict(primitives: &PolicyPrimitives) -> Option<PrimitiveCo
     Some(PrimitiveConflict { rule, field, reason })
 }
 
-/// Replaces values without effect, which earlier versions stored, by allowed values. The picked jobs stay the same,
-/// except that merges of the granularity `partition` with capacities from the top split their outputs.
+/// Replaces values without effect, which earlier versions stored, by allowed values.
+///
+/// The picked jobs stay the same, with two exceptions. Merges of the granularity `partition` with capacities from the top
+/// split their outputs. A file granularity of the trigger run-count no longer limits the overlap of outputs.
 pub(crate) fn remove_ignored_values(primitives: &mut PolicyPrimitives) {
+    let has_waiting_merges = has_waiting_merges(primitives);
     for rule in &mut primitives.rules {
         if is_partition_from_top(rule) {
             rule.granularity = JobGranularity::Preemptive;
         }
+        if let Trigger::RunCount { runs, wait } = &mut rule.trigger {
+            if !has_waiting_merges {
+                *wait = (*wait).min(*runs);
+            }
+            rule.granularity = JobGranularity::Runs;
+        }
     }
+}
+
+/// Returns whether merges of L0 may wait for the number of runs `wait`.
+fn has_waiting_merges(primitives: &PolicyPrimitives) -> bool {
+    let full = primitives.level_full_rule().map(|(rule, _)| rule.granularity);
+    matches!(&primitives.layout, TreeLayout::Leveling { tiered } if tiered.is_empty())
+        && !full.is_some_and(takes_levels)
+}
+
+/// Returns whether one job may take more than two levels.
+fn takes_levels(granularity: JobGranularity) -> bool {
+    granularity == JobGranularity::Preemptive || granularity.is_partitioned()
 }
 
 /// Returns whether a rule partitions levels, but has no last level. All merges would then be preemptive, into levels of
@@ -154,10 +175,8 @@ fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<()
             ),
         );
     }
-    let takes_levels = |granularity: &JobGranularity| {
-        matches!(granularity, JobGranularity::Preemptive | JobGranularity::Partition { .. })
-    };
-    let full = primitives.level_full_rule().map(|(rule, _)| rule.granularity).filter(takes_levels);
+    let full = primitives.level_full_rule().map(|(rule, _)| rule.granularity);
+    let full = full.filter(|granularity| takes_levels(*granularity));
     if let Some(full) = full.map(JobGranularity::name) {
         if !matches!(trigger, Trigger::LevelFull(_) | Trigger::RunCount { .. }) {
             return conflict(
@@ -172,7 +191,7 @@ fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<()
             );
         }
     }
-    if takes_levels(granularity) && !matches!(trigger, Trigger::LevelFull(_)) {
+    if takes_levels(*granularity) && !matches!(trigger, Trigger::LevelFull(_)) {
         return conflict(
             "granularity",
             format!("granularity {granularity_name} needs trigger level-full, not {name}"),
@@ -186,6 +205,20 @@ fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<()
     }
     if matches!(granularity, JobGranularity::Files { count: 0 }) {
         return conflict("files", "granularity files needs at least one file".to_owned());
+    }
+    if let Trigger::RunCount { runs, wait } = trigger {
+        if *granularity != JobGranularity::Runs {
+            return conflict(
+                "granularity",
+                format!("granularity {granularity_name} has no effect with trigger {name}"),
+            );
+        }
+        if wait > runs && !has_waiting_merges(primitives) {
+            return conflict(
+                "wait",
+                format!("wait = {wait} has no effect, because these merges never wait"),
+            );
+        }
     }
     check_file_picker(rule, *movement)
 }
@@ -230,8 +263,7 @@ fn check_file_picker(rule: &CompactionRule, movement: FilePicker) -> Result<(), 
         };
     }
     let takes_runs = matches!(rule.trigger, Trigger::RunCount { .. });
-    let chooses = granularity.is_file_granular() && !takes_runs;
-    match (chooses, movement) {
+    match (granularity.is_file_granular(), movement) {
         (true, FilePicker::All) => conflict(
             "movement",
             format!("granularity {} needs a movement that chooses files", granularity.name()),

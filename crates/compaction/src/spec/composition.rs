@@ -147,6 +147,33 @@ mod tests {
         assert_eq!(read.primitives(), expected);
     }
 
+    /// Bug: these values were accepted, although they had no effect.
+    #[test]
+    fn value_without_effect_is_error_and_allowed_if_stored() {
+        let set_wait = |trigger: &mut Trigger| {
+            if let Trigger::RunCount { wait, .. } = trigger {
+                *wait = 8;
+            }
+        };
+        for spec in ["leveled", "universal", "spooky", "full-preemptive"] {
+            let read = read_rejected("wait = 8 has no effect", with_triggers(spec, set_wait));
+            assert_eq!(read.primitives(), primitives_of(spec), "{spec}");
+        }
+        let mut by_file = primitives_of("leveled");
+        by_file.rules[0].granularity = JobGranularity::File;
+        let read = read_rejected("granularity file has no effect", by_file);
+        assert_eq!(read.primitives(), primitives_of("leveled"));
+        let fifo = || primitives_of("fifo");
+        for (field, primitives) in [
+            ("stop", PolicyPrimitives { stop_runs: 7, ..fifo() }),
+            ("tables", PolicyPrimitives { file_tables: 7, ..fifo() }),
+            ("grandparents", PolicyPrimitives { grandparent_files: 7, ..fifo() }),
+        ] {
+            let read = read_rejected(&format!("{field} has no effect"), primitives);
+            assert_eq!(read.primitives(), fifo(), "{field}");
+        }
+    }
+
     #[test]
     fn from_stored_of_allowed_numbers_changes_nothing() {
         for spec in PolicySpec::all_presets() {

@@ -47,6 +47,7 @@
 //! | layout `leveling` | `tiered` |
 //! | layout `fluid` | `runs`, `last-runs`, `size-ratio` |
 //! | layout `run-list` | `bottom` |
+//! | layout `queue` | none; also without `stop`, `tables` and `grandparents` |
 //! | trigger `level-full` | `capacity = "from-top"` with `l1`, or `"from-bottom"` with `last`, `base`; `size-ratio` |
 //! | trigger `run-count` | `runs`, `wait` |
 //! | trigger `space-amplification` | `percent` |

@@ -200,6 +200,27 @@ impl<'a> TableReader<'a> {
         Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
 
+    /// Returns a limit of the policy. The layout `queue` uses no limits, so a queue permits only the default.
+    fn read_limit(
+        &self,
+        name: &'static str,
+        like: PolicyParameter,
+        default: u64,
+        layout: &TreeLayout,
+    ) -> Result<u64, Error> {
+        let number = self.read_number(name, like, default)?;
+        if *layout != TreeLayout::Fifo || number == default {
+            return Ok(number);
+        }
+        match self.source {
+            SpecSource::Stored => Ok(default),
+            SpecSource::User => {
+                let offset = self.table.get(name).map_or(self.offset, |value| value.span().start);
+                Err(self.error(offset, format!("{name} has no effect with layout queue")))
+            }
+        }
+    }
+
     fn read_level(
         &self,
         name: &'static str,
@@ -291,11 +312,11 @@ impl<'a> TableReader<'a> {
             None => "composed",
         };
         let layout = self.read_layout()?;
-        let stop_runs =
-            self.read_count("stop", PolicyParameter::Stop, usize_or_max(STOP_RUNS_DEFAULT))?;
-        let file_tables = self.read_number("tables", PolicyParameter::Tables, 1)?;
+        let limit = |name, like, default| self.read_limit(name, like, default, &layout);
+        let stop_runs = usize_or_max(limit("stop", PolicyParameter::Stop, STOP_RUNS_DEFAULT)?);
+        let file_tables = limit("tables", PolicyParameter::Tables, 1)?;
         let grandparent_files =
-            self.read_number("grandparents", PolicyParameter::Grandparents, GRANDPARENTS_DEFAULT)?;
+            limit("grandparents", PolicyParameter::Grandparents, GRANDPARENTS_DEFAULT)?;
         let rules = self.rules(&layout)?;
         self.check_all_read()?;
         let mut primitives =
@@ -570,12 +591,18 @@ mod tests {
                 "unknown field \"rums\" of the rule; did you mean runs? known: trigger, runs, wait",
             ),
             (&with("runs = 30"), (7, 8), "writes stop at 20 runs, but no merge is due before 30"),
-            (&with("wait = 25"), (7, 8), "merges of L0 wait for 25 runs"),
+            (&with("wait = 25"), (7, 8), "wait = 25 has no effect"),
+            (
+                &with("wait = 25").replace("tiered = [4]\n", ""),
+                (6, 8),
+                "merges of L0 wait for 25 runs",
+            ),
             (
                 &with("granularity = \"file\""),
                 (7, 15),
-                "movement least-overlap has no files to choose from",
+                "granularity file has no effect with trigger run-count",
             ),
+            ("layout = \"queue\"\ntables = 2", (2, 10), "tables has no effect with layout queue"),
             (&rule("trigger = \"full\""), (3, 11), "unknown trigger \"full\""),
             (&rule("runs = 3"), (2, 1), "the rule has no trigger"),
             (&rule("trigger = \"tombstone-ttl\""), (2, 1), "the rule has no bound"),
