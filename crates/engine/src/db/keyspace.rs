@@ -338,10 +338,14 @@ impl Keyspace {
 
     /// Sets and stores another compaction policy, as [`Keyspace::set_options`] does.
     ///
-    /// Data is not rewritten at once. The jobs of the new policy reshape the tree in the background. A policy that
-    /// drops data, such as `fifo`, starts to do so. `fifo` drops no file while a snapshot or a transaction of any
-    /// keyspace is open that is newer than the oldest entry of the file. A drop of the replaced policy that has already
-    /// begun is completed.
+    /// Data is not rewritten at once. The jobs of the new policy reshape the tree in the background. They never move
+    /// data to an upper level. If the deepest level is L6, as with the default policy, the policies `tiering`,
+    /// `lazy-leveling` and `fluid` may therefore need several times the space of a new tree.
+    /// [`Db::clone_keyspace`](crate::Db::clone_keyspace) with the new policy writes a new tree.
+    ///
+    /// A policy that drops data, such as `fifo`, starts to do so. `fifo` drops no file while a snapshot or a transaction
+    /// of any keyspace is open that is newer than the oldest entry of the file. A drop of the replaced policy that has
+    /// already begun is completed.
     ///
     /// # Errors
     /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::Contradiction`] if the
