@@ -149,6 +149,21 @@ impl<'a> PickContext<'a> {
         self.merge_or_move(self.level_inputs(level), OutputTarget::oldest_run(level), reason)
     }
 
+    /// Returns whether L0 has at least half of the runs at which writes stop.
+    pub(super) fn is_l0_half_full(&self) -> bool {
+        self.shape.runs_of(L0).len() >= self.primitives.stop_runs.div_ceil(2)
+    }
+
+    /// Returns whether the merge of the surplus runs of a level is tried after the jobs of all other due levels. L0 is
+    /// merged into level `l0_target`, directly or through tiered levels.
+    ///
+    /// This applies to the levels below `l0_target` while L0 is half full. L0 might otherwise fill up during the merge.
+    pub(super) fn is_surplus_merge_deferred(&self, level: Level, l0_target: Option<Level>) -> bool {
+        self.is_l0_half_full()
+            && l0_target.is_some_and(|target| level > target)
+            && self.shape.runs_of(level).len() > 1
+    }
+
     /// Returns a job that merges the runs of a level that must have one run. L0 is merged into level `l0_target`,
     /// directly or through tiered levels.
     ///

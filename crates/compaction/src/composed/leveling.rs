@@ -3,13 +3,15 @@
 //! 1. Each level gets a score, which is its current value divided by the threshold of its trigger. A level that does
 //!    not fit the layout has the highest score. Another policy has left it in this shape.
 //! 2. Levels with a score of at least 1 are tried in descending order of their scores. Among equal scores, the upper
-//!    level comes first.
+//!    level comes first. While L0 is half full, levels with several runs below the level into which L0 is merged come
+//!    last.
 //! 3. The first job that conflicts with no running job is picked.
 //!
 //! If a leveled level has several runs, these are first merged in place, or moved if they are disjoint. Only then can
 //! other jobs use the level. While data is written, at most one of these merges runs below the level into which L0 is
 //! merged. Rules about single files come before or after these steps, depending on their priority.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::composed::context::{
@@ -133,14 +135,17 @@ impl<'a> LevelingPicker<'a> {
             return (Some(job), true);
         }
         let mut due = self.find_due_levels();
-        due.sort_by(|a, b| b.score_milli.cmp(&a.score_milli).then(a.level.cmp(&b.level)));
         let feeder = self.feeder();
+        let feeder_target = next_target_level(self.context.shape, &self.capacities, feeder);
+        due.sort_by_key(|due| {
+            let is_deferred = self.context.is_surplus_merge_deferred(due.level, feeder_target);
+            (is_deferred, Reverse(due.score_milli), due.level)
+        });
         let is_merge_due = due.iter().any(|due| due.level <= feeder);
         let due_feeder = due.iter().find(|due| due.level == feeder);
         let feeder_job =
             due_feeder.and_then(|due| self.build_level_runs_job(due.level, due.reason.clone()));
         let is_feeder_blocked = due_feeder.is_some() && feeder_job.is_none();
-        let feeder_target = next_target_level(self.context.shape, &self.capacities, feeder);
         let picked = due.iter().find_map(|due| {
             let level = due.level;
             if level == feeder {

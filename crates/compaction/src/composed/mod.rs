@@ -88,7 +88,7 @@ impl ComposedPolicy {
         let context = self.pick_context(shape, running, explanation);
         let by_persistence = || self.pick_persistence_job(context);
         // Delete persistence may make files due without end. Writes must not wait for these jobs.
-        match self.is_l0_half_full(shape) {
+        match context.is_l0_half_full() {
             true => self.pick_job_of_rules(context, None).or_else(by_persistence),
             false => by_persistence()
                 .or_else(|| self.pick_job_of_rules(context, self.find_waiting_run(shape, running))),
@@ -119,11 +119,6 @@ impl ComposedPolicy {
         due.iter().find(|due| !due.can_rewrite && waits(due)).map(|due| due.run.id)
     }
 
-    /// Returns whether L0 has at least half of the runs at which writes stop.
-    fn is_l0_half_full(&self, shape: &TreeShape) -> bool {
-        shape.runs_of(L0).len() >= self.primitives.stop_runs.div_ceil(2)
-    }
-
     /// Returns the job of the layout and its rules, or of the rule about expired entries. The rules of a run list do not
     /// take the run `reserved` and older runs.
     fn pick_job_of_rules(&self, context: PickContext<'_>, reserved: Option<RunId>) -> Option<Job> {
@@ -148,7 +143,7 @@ impl ComposedPolicy {
         let PickContext { shape, running, .. } = context;
         shape.delete_persistence_us?;
         let due = file_rules::find_files_due_by_persistence(&context);
-        let l0_job = self.is_l0_half_full(shape).then(|| self.next_l0_job_size(shape, running));
+        let l0_job = context.is_l0_half_full().then(|| self.next_l0_job_size(shape, running));
         let l0_target = l0_job.flatten().map(|(_, target)| target);
         // The end of a manual compaction may be hours away, and the end of a quarantine is unknown.
         let is_waiting = running

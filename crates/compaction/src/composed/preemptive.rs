@@ -6,6 +6,8 @@
 //!
 //! Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2.
 
+use std::cmp::Reverse;
+
 use crate::composed::context::{PickContext, SCORE_DUE, SCORE_MISFIT, len_u64, ratio_milli};
 use crate::composed::file_rules::FileToCompact;
 use crate::composed::primitives::L0;
@@ -66,7 +68,11 @@ impl PreemptivePicker<'_> {
                 due.push((score_milli, level, reason));
             }
         }
-        due.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        let l0_target = self.find_target_level(L0, limit);
+        due.sort_by_key(|(score_milli, level, _)| {
+            let is_deferred = context.is_surplus_merge_deferred(*level, l0_target);
+            (is_deferred, Reverse(*score_milli), *level)
+        });
         due.into_iter().map(|(_, level, reason)| (level, reason)).collect()
     }
 
