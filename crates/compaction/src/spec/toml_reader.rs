@@ -558,9 +558,8 @@ mod tests {
     #[test]
     fn from_toml_number_has_its_radix() {
         for bytes in ["0x40000000", "0o10000000000", "1_073_741_824", "\"1G\""] {
-            let text = format!(
-                "layout = \"queue\"\n[[rule]]\ntrigger = \"total-bytes\"\nbytes = {bytes}"
-            );
+            let text =
+                format!("layout = \"queue\"\n[[rule]]\ntrigger = \"total-bytes\"\nbytes = {bytes}");
             let primitives = PolicySpec::from_toml(&text).unwrap().primitives();
             let trigger = &primitives.rules[0].trigger;
             assert_eq!(*trigger, Trigger::TotalBytes { bytes: 1 << 30 }, "{bytes}");
@@ -640,10 +639,9 @@ mod tests {
                 "tiered levels cannot be used with granularity preemptive",
             ),
             (
-                &TIERED_TOP.replace("tiered = [4]\n", "").replace(
-                    "base = 8",
-                    "capacity = \"from-top\"\ngranularity = \"partition\"",
-                ),
+                &TIERED_TOP
+                    .replace("tiered = [4]\n", "")
+                    .replace("base = 8", "capacity = \"from-top\"\ngranularity = \"partition\""),
                 (10, 12),
                 "granularity partition needs capacity from-bottom",
             ),
