@@ -106,11 +106,11 @@ impl BackupRepository {
 
     /// Creates a backup of an open database. Reads and writes of the database continue.
     ///
-    /// The backup contains every commit before the call, and possibly later ones. It uploads the tables and blob files that
-    /// the previous backup of the same writer does not contain, the log and the manifest. It also uploads a file if the object of the
-    /// previous backup is missing or has another size. If the manifest of the previous backup is damaged, it uploads all files. The backup
-    /// exists when the call returns. After an error it may exist, if the store failed in the last step. Uploads of a failed or killed run are used by
-    /// the next run of the same writer.
+    /// The backup contains every commit before the call, and possibly later ones. It uploads the tables and blob files that the
+    /// previous backup of the same writer does not contain, the log and the manifest. It also uploads a file if the object of the
+    /// previous backup is missing or has another size. If the manifest of the previous backup is damaged, it uploads all files. The
+    /// backup exists when the call returns. After an error it may exist, if the store failed in the last step. Uploads of a failed or
+    /// killed run are used by the next run of the same writer.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Store`], [`Error::Io`]; [`Error::DamagedFile`] if a file does not match its checksum;
