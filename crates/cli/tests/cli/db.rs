@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lsmx::merge_operator::Append;
-use lsmx::{Db, Durability, KeyspaceOptions, Options};
+use lsmx::{Db, Durability, KeyspaceOptions, MetricsReading, Options};
 use lsmx_bench::workload::record::{RecordFormat, encode_record};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use serde_json::Value;
@@ -733,6 +733,19 @@ fn open_with_metrics_file(data: &TestDatabase, operations: impl Fn(&Db)) -> Db {
     }
 }
 
+/// Opens the database without a metrics file. Also returns the contents of a metrics file after one put. A test that
+/// writes this file sets its time, so the age of the file does not depend on the speed of the machine.
+fn open_with_reading(data: &TestDatabase) -> (Db, MetricsReading) {
+    let owner = open_with_metrics_file(data, |db| db.put("new", "value").unwrap());
+    let reading = lsmx::read_metrics_file(&data.path, &Options::default()).unwrap().unwrap();
+    owner.close(None).unwrap();
+    (data.open(), reading)
+}
+
+fn write_metrics_file(data: &TestDatabase, reading: &MetricsReading) {
+    fs::write(data.path.join("METRICS"), serde_json::to_vec(reading).unwrap()).unwrap();
+}
+
 #[test]
 fn top_shows_the_metrics_file_of_the_owner() {
     let data = TestDatabase::filled();
@@ -775,7 +788,9 @@ fn top_without_metrics_file_shows_sizes() {
 #[test]
 fn stats_prints_the_metrics_file_of_the_owner() {
     let data = TestDatabase::filled();
-    let owner = open_with_metrics_file(&data, |db| db.put("new", "value").unwrap());
+    let (owner, mut reading) = open_with_reading(&data);
+    reading.time_us = u64::MAX;
+    write_metrics_file(&data, &reading);
     let json: Value = serde_json::from_str(&data.run("stats --json").ok()).unwrap();
     let operations = &json["keyspaces"]["default"]["operations"];
     assert_eq!((operations["puts"].as_u64(), operations["deletes"].as_u64()), (Some(1), Some(0)));
@@ -819,14 +834,10 @@ fn stats_states_that_a_metrics_file_is_out_of_date() {
 #[test]
 fn stats_watch_prints_the_metrics_file_of_the_owner() {
     let data = TestDatabase::filled();
-    let owner = open_with_metrics_file(&data, |db| db.put("new", "value").unwrap());
-    let mut reading = lsmx::read_metrics_file(&data.path, &Options::default()).unwrap().unwrap();
-    owner.close(None).unwrap();
-    // The owner does not write the file, so that the test sets its time.
-    let owner = data.open();
+    let (owner, mut reading) = open_with_reading(&data);
     let mut write_file = |time_us| {
         reading.time_us = time_us;
-        fs::write(data.path.join("METRICS"), serde_json::to_vec(&reading).unwrap()).unwrap();
+        write_metrics_file(&data, &reading);
     };
     write_file(u64::MAX);
     let lines = data.run("stats --json --watch 0 --count 2 --keyspace default").ok();
