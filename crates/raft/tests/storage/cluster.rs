@@ -19,15 +19,21 @@ use openraft::raft::{
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{
     BasicNode, Config, Entry, EntryPayload, Membership, Raft, RaftNetwork, RaftNetworkFactory,
-    SnapshotPolicy, Vote,
+    ServerState, SnapshotPolicy, Vote,
 };
 use tempfile::TempDir;
 use tokio::io::AsyncSeekExt;
 use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use crate::application::{Command, Counters, Types, decode_count, entry, log_id, options, run};
 
-const WAIT: Option<Duration> = Some(Duration::from_secs(20));
+/// Time after which a test fails because the cluster makes no progress.
+const DEADLINE: Duration = Duration::from_secs(60);
+const WAIT: Option<Duration> = Some(DEADLINE);
+/// Time for which [`elect`] waits for one node.
+const ELECTION_WAIT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of bytes in a chunk of a snapshot.
 const CHUNK_BYTES: usize = 100_000;
 const DAMAGED_CHUNK: usize = 12;
@@ -149,11 +155,13 @@ struct Node {
 }
 
 impl Node {
+    /// Starts a node that begins no election by itself. So the leader does not change on a slow machine.
     async fn start(id: u64, dir: TempDir, network: &Network) -> Node {
         let config = Config {
             heartbeat_interval: 200,
             election_timeout_min: 1000,
             election_timeout_max: 1500,
+            enable_elect: false,
             install_snapshot_timeout: 20_000,
             snapshot_policy: SnapshotPolicy::Never,
             snapshot_max_chunk_size: CHUNK_BYTES as u64,
@@ -177,28 +185,51 @@ impl Node {
         self.dir
     }
 
+    /// Waits until the node has confirmed that it is the leader. On a slow machine, heartbeats exceed their time limit.
+    async fn ensure_linearizable(&self) {
+        let confirmed = async {
+            while self.raft.ensure_linearizable().await.is_err() {
+                sleep(RETRY_INTERVAL).await;
+            }
+        };
+        timeout(DEADLINE, confirmed).await.expect("the leader is confirmed");
+    }
+
     async fn count(&self, key: &'static str) -> i64 {
         let value = self.reader.read(move |view| view.get(key)).await.unwrap();
         value.map_or(0, |value| decode_count(&value))
     }
 }
 
-/// Sends commands to the leader until it has accepted all of them. Returns its id.
-async fn write(nodes: &BTreeMap<u64, Node>, commands: impl IntoIterator<Item = Command>) -> u64 {
-    let mut leader = *nodes.keys().next().unwrap();
-    for command in commands {
-        loop {
-            match nodes[&leader].raft.client_write(command.clone()).await {
-                Ok(_) => break,
-                Err(error) => {
-                    let named = error.forward_to_leader().and_then(|forward| forward.leader_id);
-                    leader = named.filter(|id| nodes.contains_key(id)).unwrap_or(leader);
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
+/// Makes one of the voters the leader. A node whose log is too short and the lease of the last leader prevent an
+/// election, so the function triggers elections until one succeeds.
+async fn elect(nodes: &BTreeMap<u64, Node>) {
+    let elected = async {
+        for node in nodes.values().cycle() {
+            node.raft.trigger().elect().await.unwrap();
+            let wait = node.raft.wait(Some(ELECTION_WAIT));
+            if wait.state(ServerState::Leader, "election").await.is_ok() {
+                break;
             }
         }
-    }
-    leader
+    };
+    timeout(DEADLINE, elected).await.expect("a node is elected");
+}
+
+/// Sends commands to the leader until it has accepted all of them. Returns its id.
+async fn write(nodes: &BTreeMap<u64, Node>, commands: impl IntoIterator<Item = Command>) -> u64 {
+    let written = async {
+        let mut leader = *nodes.keys().next().unwrap();
+        for command in commands {
+            while let Err(error) = nodes[&leader].raft.client_write(command.clone()).await {
+                let named = error.forward_to_leader().and_then(|forward| forward.leader_id);
+                leader = named.filter(|id| nodes.contains_key(id)).unwrap_or(leader);
+                sleep(RETRY_INTERVAL).await;
+            }
+        }
+        leader
+    };
+    timeout(DEADLINE, written).await.expect("the leader accepts the commands")
 }
 
 fn additions(count: usize) -> impl Iterator<Item = Command> {
@@ -215,6 +246,7 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
         let members: BTreeMap<u64, BasicNode> =
             (1..=3).map(|id| (id, BasicNode::default())).collect();
         nodes[&1].raft.initialize(members).await.unwrap();
+        elect(&nodes).await;
         let put = |n: u64| Command::Put(format!("value {n}"), incompressible_bytes(n, 90_000));
         let leader = write(&nodes, (0..60).map(put).chain(additions(100))).await;
 
@@ -228,7 +260,7 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
         // A node with an empty directory receives it, although a chunk is damaged, a response is lost, and the node restarts.
         let receiver = Node::start(4, tempfile::tempdir().unwrap(), &network).await;
         nodes[&leader].raft.add_learner(4, BasicNode::default(), false).await.unwrap();
-        network.receiver_stops.notified().await;
+        timeout(DEADLINE, network.receiver_stops.notified()).await.expect("the receiver stops");
         let dir = receiver.stop(4, &network).await;
         nodes.insert(4, Node::start(4, dir, &network).await);
         let index = last.map(|last| last.index);
@@ -247,11 +279,12 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
         assert!(network.chunks.load(Ordering::SeqCst) > LAST_CHUNK_BEFORE_STOP);
         nodes[&leader].raft.change_membership([1, 2, 3, 4], false).await.unwrap();
         let leader = write(&nodes, additions(20)).await;
-        nodes[&leader].raft.ensure_linearizable().await.unwrap();
+        nodes[&leader].ensure_linearizable().await;
         assert_eq!(nodes[&leader].count("sum").await, 120);
 
         // The cluster survives the loss of the leader, and the leader returns with its directory.
         let dir = nodes.remove(&leader).unwrap().stop(leader, &network).await;
+        elect(&nodes).await;
         let next = write(&nodes, additions(5)).await;
         assert_ne!(next, leader);
         nodes.insert(leader, Node::start(leader, dir, &network).await);
@@ -302,12 +335,14 @@ fn restarted_leader_serves_no_stale_read() {
         }
         // Node 1 must not answer before it knows that the addition was committed.
         let read = nodes[&1].raft.ensure_linearizable();
-        if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_millis(500), read).await {
+        if let Ok(Ok(_)) = timeout(Duration::from_millis(500), read).await {
             assert_eq!(nodes[&1].count("sum").await, 1);
         }
         network.is_replication_cut.store(false, Ordering::SeqCst);
+        // A restarted node is a follower.
+        elect(&nodes).await;
         let leader = write(&nodes, additions(1)).await;
-        nodes[&leader].raft.ensure_linearizable().await.unwrap();
+        nodes[&leader].ensure_linearizable().await;
         assert_eq!(nodes[&leader].count("sum").await, 2);
         for (id, node) in nodes {
             node.stop(id, &network).await;
