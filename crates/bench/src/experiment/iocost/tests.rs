@@ -58,8 +58,8 @@ fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     let all = &cost.with_all_filters;
     assert_eq!((all.at, all.cache_bytes), (Some("all_metadata"), cost.all_metadata.bytes));
     assert!((0.95..1.05).contains(&all.ios_per_get), "{}", all.ios_per_get);
-    // The false positive rate of the filters is 1/256 per sorted run.
-    assert!(all.filter_false_positive_rate < 0.008, "{}", all.filter_false_positive_rate);
+    // The false positive rate of the filters is 1/256 per sorted run. The bound is three times this rate.
+    assert!(all.filter_false_positive_rate < 0.012, "{}", all.filter_false_positive_rate);
     let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
     let most = 0.008 * crate::numbers::to_f64(runs + 1);
     assert!(all.ios_per_absent_get < most, "{}", all.ios_per_absent_get);
