@@ -23,10 +23,11 @@ async fn read_from_old_leader(bug: Option<Bug>) -> bool {
     let new_address = cluster.nodes[&new].address();
     client.write("a", Call::Put("new".to_owned()), new_address, false).await;
     let new_value = client.get_until_answered("a", Some(new_address)).await;
-    assert_eq!(new_value.as_deref(), Some("new"));
     if bug.is_some() {
+        // With the bug, the read from the new leader may be stale, too. The history then contains a violation already.
         client.get_until_answered("a", Some(old_address)).await;
     } else {
+        assert_eq!(new_value.as_deref(), Some("new"));
         assert_eq!(client.get("a", Some(old_address)).await, None);
     }
     let is_linearizable = find_violation(&client.history).is_none();
