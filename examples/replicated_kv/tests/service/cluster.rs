@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::proxy::{Cut, CutLinks, Proxy, Transferred, node_ip};
+use crate::proxy::{ClusterAddresses, Cut, CutLinks, Proxy, Transferred};
 
 /// Time after which a test fails because the cluster makes no progress.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -30,6 +30,7 @@ const SNAPSHOT_INTERVAL: &str = "100";
 
 pub(crate) struct Cluster {
     dir: TempDir,
+    listen: ClusterAddresses,
     bug: Option<Bug>,
     pub(crate) client: Client,
     links: watch::Sender<CutLinks>,
@@ -69,6 +70,7 @@ impl Cluster {
     pub(crate) async fn start(count: u64, bug: Option<Bug>) -> Cluster {
         let mut cluster = Cluster {
             dir: tempfile::tempdir().unwrap(),
+            listen: ClusterAddresses::new(),
             bug,
             client: new_client(None),
             links: watch::channel(CutLinks::new()).0,
@@ -108,7 +110,8 @@ impl Cluster {
     async fn spawn(&self, id: u64, appends_max: Option<u64>) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lsmx-replicated-kv"));
         command.arg("serve").arg(self.node_dir(id));
-        command.args(["--id", &id.to_string(), "--listen", &format!("{}:0", node_ip(id))]);
+        let listen = format!("{}:0", self.listen.node_ip(id));
+        command.args(["--id", &id.to_string(), "--listen", &listen]);
         command.args(["--snapshot-interval", SNAPSHOT_INTERVAL, "--stop-with-stdin"]);
         if let Some(bug) = self.bug {
             command.env(BUG, bug.name());

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy};
@@ -22,17 +23,37 @@ pub(crate) enum Cut {
 /// The cut links, by the node that sends requests and the node that receives them.
 pub(crate) type CutLinks = BTreeMap<(u64, u64), Cut>;
 
-const FIRST_ADDRESS: u32 = 0x7f01_0000; // 127.1.0.0
+/// The addresses `127.process.cluster.node` of the nodes of one cluster.
+///
+/// Clusters of tests that run at the same time have different addresses. Otherwise a node could listen on the address and
+/// port of a killed node of another cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterAddresses {
+    /// From 1 to 254: clients use 127.0.0.1.
+    process: u8,
+    cluster: u8,
+}
 
-/// Returns the address of a node.
-pub(crate) fn node_ip(id: u64) -> IpAddr {
-    Ipv4Addr::from_bits(FIRST_ADDRESS + u32::try_from(id).unwrap()).into()
+impl ClusterAddresses {
+    /// Returns addresses that the last 255 clusters of this process do not use.
+    pub(crate) fn new() -> ClusterAddresses {
+        static NEXT_CLUSTER: AtomicU8 = AtomicU8::new(0);
+        let process = u8::try_from(1 + std::process::id() % 254).unwrap();
+        ClusterAddresses { process, cluster: NEXT_CLUSTER.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Returns the address of a node. The id is at most 255.
+    pub(crate) fn node_ip(self, id: u64) -> IpAddr {
+        Ipv4Addr::new(127, self.process, self.cluster, u8::try_from(id).unwrap()).into()
+    }
 }
 
 /// Returns the node with an address, or 0 for a client.
 fn node_id(address: SocketAddr) -> u64 {
-    let IpAddr::V4(ip) = address.ip() else { return 0 };
-    ip.to_bits().saturating_sub(FIRST_ADDRESS).into()
+    match address.ip() {
+        IpAddr::V4(ip) if ip.octets()[1] > 0 => ip.octets()[3].into(),
+        _ => 0,
+    }
 }
 
 /// Bytes that other nodes have sent to a node, and their maximum.
@@ -135,4 +156,14 @@ async fn copy_counted(
         counter.send_modify(|transferred| transferred.bytes += len as u64);
         to.write_all(&buffer[..len]).await?;
     }
+}
+
+#[test]
+fn proxy_node_of_an_address_is_found_in_each_cluster() {
+    let (one, other) = (ClusterAddresses::new(), ClusterAddresses::new());
+    assert_ne!(one.node_ip(7), other.node_ip(7));
+    for ip in [one.node_ip(7), other.node_ip(7)] {
+        assert_eq!(node_id((ip, 80).into()), 7);
+    }
+    assert_eq!(node_id((Ipv4Addr::LOCALHOST, 80).into()), 0);
 }
