@@ -1,6 +1,6 @@
 //! Requests, administration and the demo.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -200,19 +200,32 @@ fn large_body_is_refused_by_each_node() {
     run(async {
         let cluster = Cluster::start(3, None).await;
         for node in 1..=3 {
-            let stream = TcpStream::connect(cluster.nodes[&node].address()).await.unwrap();
-            let (mut response, mut request) = stream.into_split();
-            let bytes = 64 << 20;
-            let head = format!("PUT /kv/a HTTP/1.1\r\nhost: a\r\ncontent-length: {bytes}\r\n\r\n");
-            request.write_all(head.as_bytes()).await.unwrap();
-            // The node closes the connection before it has received the body, so the write fails.
-            tokio::spawn(async move { request.write_all(&vec![b'v'; bytes]).await });
-            let mut status = [0; 12];
-            response.read_exact(&mut status).await.unwrap();
-            assert_eq!(str::from_utf8(&status), Ok("HTTP/1.1 413"), "node {node}");
+            let start = Instant::now();
+            let status = loop {
+                let status = send_large_body(cluster.nodes[&node].address()).await;
+                // A node that does not know the leader responds with 503.
+                if status != "HTTP/1.1 503" || start.elapsed() > DEADLINE {
+                    break status;
+                }
+                sleep(POLL_INTERVAL).await;
+            };
+            assert_eq!(status, "HTTP/1.1 413", "node {node}");
         }
         cluster.finish().await;
     });
+}
+
+/// Sends a write of 64 MiB. Returns the start of the response.
+async fn send_large_body(address: SocketAddr) -> String {
+    let (mut response, mut request) = TcpStream::connect(address).await.unwrap().into_split();
+    let bytes = 64 << 20;
+    let head = format!("PUT /kv/a HTTP/1.1\r\nhost: a\r\ncontent-length: {bytes}\r\n\r\n");
+    request.write_all(head.as_bytes()).await.unwrap();
+    // The node closes the connection before it has received the body, so the write fails.
+    tokio::spawn(async move { request.write_all(&vec![b'v'; bytes]).await });
+    let mut status = [0; 12];
+    response.read_exact(&mut status).await.unwrap();
+    String::from_utf8(status.to_vec()).unwrap()
 }
 
 #[test]
@@ -223,20 +236,26 @@ fn learner_becomes_voter_and_metrics_are_served() {
         cluster.expect_done(1, Method::PUT, "/kv/a", "red").await;
         let learner = cluster.add_learner().await;
         cluster.expect_value(learner, "/kv/a", Some("red")).await;
-        let status = cluster.status(learner).await.unwrap();
-        assert_eq!(status["state"], "Learner");
+        assert_eq!(cluster.status_until_answered(learner).await["state"], "Learner");
         let text = async |id| {
             let (_, body) = cluster.send(id, Method::GET, "/metrics", "").await.unwrap();
             String::from_utf8(body.to_vec()).unwrap()
         };
-        let leader = cluster.await_leader(|_| true).await;
-        let leaders = async |id| {
-            text(id).await.contains(&format!("lsmx_kv_raft_is_leader{{node=\"{id}\"}} 1\n"))
-        };
-        assert!(leaders(leader).await && !leaders(learner).await);
-        let gauge = format!("lsmx_kv_raft_leader{{node=\"{learner}\"}} {leader}\n");
-        let metrics = text(learner).await;
-        assert!(metrics.contains(&gauge) && metrics.contains("lsmx_puts_total{"), "{metrics}");
+        let is_leader =
+            |text: &str, id| text.contains(&format!("lsmx_kv_raft_is_leader{{node=\"{id}\"}} 1\n"));
+        // The leader may change between the requests.
+        let start = Instant::now();
+        loop {
+            let leader = cluster.await_leader(|_| true).await;
+            let (of_leader, of_learner) = (text(leader).await, text(learner).await);
+            assert!(!is_leader(&of_learner, learner) && of_learner.contains("lsmx_puts_total{"));
+            let gauge = format!("lsmx_kv_raft_leader{{node=\"{learner}\"}} {leader}\n");
+            if is_leader(&of_leader, leader) && of_learner.contains(&gauge) {
+                break;
+            }
+            assert!(start.elapsed() < DEADLINE, "leader {leader}: {of_leader}\n{of_learner}");
+            sleep(POLL_INTERVAL).await;
+        }
 
         // The cluster needs the vote of the new member.
         cluster.administer(Method::PUT, "/cluster/voters", "[2,3,4]".to_owned()).await;
@@ -246,7 +265,7 @@ fn learner_becomes_voter_and_metrics_are_served() {
         let last = cluster.await_leader(|id| cluster.is_running(id)).await;
         cluster.expect_done(last, Method::PUT, "/kv/a", "blue").await;
         cluster.expect_value(learner, "/kv/a", Some("blue")).await;
-        let configs = &cluster.status(last).await.unwrap()["membership_config"];
+        let configs = &cluster.status_until_answered(last).await["membership_config"];
         assert_eq!(configs["membership"]["configs"], json!([[2, 3, 4]]));
     });
 }

@@ -258,6 +258,18 @@ impl Cluster {
         serde_json::from_slice(&body).ok()
     }
 
+    /// Returns the metrics of openraft of a running node. Repeats the request until the node answers.
+    pub(crate) async fn status_until_answered(&self, id: u64) -> Value {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.status(id).await {
+                return status;
+            }
+            assert!(start.elapsed() < DEADLINE, "no status of node {id}: {}", self.errors());
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
     /// Waits until one of the nodes that `is_eligible` selects is the leader. Returns its id.
     pub(crate) async fn await_leader(&self, is_eligible: impl Fn(u64) -> bool) -> u64 {
         let start = Instant::now();

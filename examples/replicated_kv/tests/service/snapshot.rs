@@ -40,7 +40,7 @@ impl Cluster {
 
     /// Returns the log id of the current snapshot of node 1.
     async fn snapshot(&self) -> Value {
-        self.status(1).await.map_or(Value::Null, |status| status["snapshot"].clone())
+        self.status_until_answered(1).await["snapshot"].clone()
     }
 
     /// Adds a running process as a learner, and waits until other nodes have sent `bytes` bytes to it.
@@ -63,10 +63,8 @@ impl Cluster {
     /// Waits until a node has applied all entries. Returns the number of bytes that other nodes have sent to it.
     async fn await_data(&self, id: u64) -> u64 {
         let start = Instant::now();
-        let applied = async |id| Some(self.status(id).await?["last_applied"].clone());
-        while applied(id).await.is_none_or(|it| it == Value::Null)
-            || applied(id).await != applied(1).await
-        {
+        let applied = async |id| self.status_until_answered(id).await["last_applied"].clone();
+        while applied(id).await == Value::Null || applied(id).await != applied(1).await {
             let status = self.status(id).await;
             assert!(start.elapsed() < DEADLINE * 5, "{status:?}: {}", self.errors());
             sleep(POLL_INTERVAL).await;
