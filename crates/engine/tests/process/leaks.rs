@@ -16,6 +16,7 @@ fn count_resources() -> (usize, usize) {
 
 /// Returns the numbers of open descriptors and threads when they have not changed for a second. A thread that was joined
 /// may be counted for a moment.
+#[expect(clippy::disallowed_methods, reason = "the threads of the process end in real time")]
 fn count_settled_resources() -> (usize, usize) {
     let mut counts = count_resources();
     let mut equal = 0;
