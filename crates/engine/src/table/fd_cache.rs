@@ -41,6 +41,11 @@ pub(crate) struct FdCache {
     vfs: Arc<dyn Vfs>,
     max_open_files: usize,
     clock: Mutex<ClockHand>,
+    /// Serializes the releases of descriptors by calls that find no free descriptor, including the closing of the files.
+    release: Mutex<()>,
+    /// Number of releases that have closed files. Written after the files are closed, and only while `release` is
+    /// locked. The increment (release) pairs with the load (acquire) before a call.
+    releases: AtomicU64,
     /// Number of files that were reopened after the cache had closed them.
     reopened: AtomicU64,
     /// Number of job reads that returned corrupt data and succeeded when they were repeated from the device.
@@ -110,6 +115,8 @@ impl FdCache {
             vfs,
             max_open_files: max_open_files.max(1),
             clock: Mutex::default(),
+            release: Mutex::default(),
+            releases: AtomicU64::new(0),
             reopened: AtomicU64::new(0),
             reads_repeated: AtomicU64::new(0),
             repeated_reads: Mutex::default(),
@@ -304,8 +311,16 @@ impl ClockHand {
 }
 
 impl ReleaseResource for FdCache {
-    /// Closes half of the open files.
-    fn release_resource(&self, _count_before: u64) -> bool {
+    fn release_count(&self) -> u64 {
+        self.releases.load(Ordering::Acquire)
+    }
+
+    /// Closes half of the open files, unless another thread has closed files since `count_before`.
+    fn release_resource(&self, count_before: u64) -> bool {
+        let _release = self.release.lock();
+        if self.release_count() != count_before {
+            return true;
+        }
         let mut evicted = Vec::new();
         let mut clock = self.clock.lock();
         let (before, mut visits) = (clock.open, clock.files.len());
@@ -316,6 +331,7 @@ impl ReleaseResource for FdCache {
         let has_closed = clock.open < before;
         drop(clock);
         drop(evicted);
+        self.releases.fetch_add(u64::from(has_closed), Ordering::Release);
         has_closed
     }
 }
@@ -774,4 +790,38 @@ fn read_exact_into(file: &dyn File, path: &Path, offset: u64, buffer: &mut [u8])
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
+    use crate::vfs::resource_retry::ResourceRetryVfs;
+
+    /// Two threads found no free descriptor. The first one closed all files of the cache, so the second one had nothing
+    /// to close and failed. The delay hook is the first thread: it runs before the call of the second thread fails.
+    #[test]
+    fn call_without_descriptors_is_retried_after_release_by_other_thread() {
+        let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let vfs = ResourceRetryVfs::new(Arc::new(faults.clone()));
+        let cache = FdCache::new(vfs.clone(), 9, false, None);
+        let owner: Arc<dyn ReleaseResource> = cache.clone();
+        vfs.set_descriptor_owner(Arc::downgrade(&owner));
+        let path = Path::new("f");
+        vfs.create(path).unwrap();
+        let file = CachedFile::open_store_file(&cache, path).unwrap();
+        let other = Arc::clone(&cache);
+        faults.set_delay_hook(Some(Arc::new(move |_, _| {
+            assert!(other.release_resource(other.release_count()));
+        })));
+        for fault in [Fault::Delay, Fault::Error(Errno::TooManyFiles)] {
+            faults.add_rule(FaultRule::new(fault).for_calls(&[VfsCall::Create]));
+        }
+        assert!(vfs.create(Path::new("g")).is_ok());
+        assert_eq!(cache.open_count(), 0);
+        assert!(!cache.release_resource(cache.release_count()), "no file is open");
+        drop(file);
+    }
 }

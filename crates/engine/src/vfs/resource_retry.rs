@@ -15,10 +15,8 @@ use crate::vfs::{File, Vfs, is_disk_full_error, is_out_of_descriptors};
 
 /// Owner of file descriptors or disk space that can be released when a file system call needs them.
 pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
-    /// Returns the number of releases so far, or 0 if the owner does not count them.
-    fn release_count(&self) -> u64 {
-        0
-    }
+    /// Returns the number of releases so far.
+    fn release_count(&self) -> u64;
 
     /// Releases some descriptors or disk space after a call has failed. `count_before` is the release count before the
     /// call. Returns true if anything was released, by this method or since `count_before`.
@@ -29,39 +27,38 @@ pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
 /// dropped before the file system.
 type ResourceOwner = Arc<OnceLock<Weak<dyn ReleaseResource>>>;
 
-fn release_count(owner: &ResourceOwner) -> u64 {
-    owner.get().and_then(Weak::upgrade).map_or(0, |owner| owner.release_count())
-}
+/// Maximum retries of one call. Other threads may use the descriptors or the space that each release frees.
+const RETRIES_MAX: u32 = 16;
 
-fn release(owner: &ResourceOwner, count_before: u64) -> bool {
-    owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release_resource(count_before))
-}
-
-/// Maximum retries of a call on a full disk. Another thread may use the space that each release frees.
-const SPACE_RETRIES_MAX: u32 = 8;
-
-/// Retries of one call on a full disk.
-struct SpaceRetries<'a> {
+/// Retries of one call that has found no free descriptor or a full disk.
+struct ResourceRetries<'a> {
     owner: &'a ResourceOwner,
     /// Release count of the owner before the current attempt.
     count_before: u64,
     retries: u32,
 }
 
-impl SpaceRetries<'_> {
-    fn new(owner: &ResourceOwner) -> SpaceRetries<'_> {
-        SpaceRetries { owner, count_before: release_count(owner), retries: 0 }
+impl ResourceRetries<'_> {
+    fn new(owner: &ResourceOwner) -> ResourceRetries<'_> {
+        ResourceRetries { owner, count_before: release_count(owner), retries: 0 }
     }
 
-    /// Releases space after an attempt has found the disk full. Returns whether the call must be retried.
+    /// Releases the resource after an attempt has failed. Returns whether the call must be retried.
     fn release(&mut self) -> bool {
-        if self.retries == SPACE_RETRIES_MAX || !release(self.owner, self.count_before) {
+        let owner = self.owner.get().and_then(Weak::upgrade);
+        if self.retries == RETRIES_MAX
+            || !owner.is_some_and(|owner| owner.release_resource(self.count_before))
+        {
             return false;
         }
         self.retries += 1;
         self.count_before = release_count(self.owner);
         true
     }
+}
+
+fn release_count(owner: &ResourceOwner) -> u64 {
+    owner.get().and_then(Weak::upgrade).map_or(0, |owner| owner.release_count())
 }
 
 /// A file system that retries failed calls after an owner has released descriptors or disk space.
@@ -111,12 +108,11 @@ impl VfsLayer for ResourceRetryVfs {
             VfsCall::SyncDir => false,
             _ => true,
         };
-        let mut space = SpaceRetries::new(&self.space);
-        // The loop ends: the retries for space are limited. The owner of descriptors must release some before each
-        // retry, and it has finite descriptors.
+        let mut descriptors = ResourceRetries::new(&self.descriptors);
+        let mut space = ResourceRetries::new(&self.space);
         loop {
             match forward() {
-                Err(error) if is_out_of_descriptors(&error) && release(&self.descriptors, 0) => {}
+                Err(error) if is_out_of_descriptors(&error) && descriptors.release() => {}
                 Err(error) if releases_space && is_disk_full_error(&error) && space.release() => {}
                 done => return done,
             }
@@ -159,7 +155,7 @@ impl FileLayer for SpaceRetryFile {
     }
 
     fn intercept_append(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut space = SpaceRetries::new(&self.space);
+        let mut space = ResourceRetries::new(&self.space);
         loop {
             let error = match self.inner.append(bytes) {
                 Ok(()) => {
@@ -193,6 +189,10 @@ mod tests {
     struct SpareDescriptors(AtomicU64);
 
     impl ReleaseResource for SpareDescriptors {
+        fn release_count(&self) -> u64 {
+            0
+        }
+
         fn release_resource(&self, _count_before: u64) -> bool {
             let left = self.0.load(Ordering::Relaxed);
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);
@@ -220,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn open_without_descriptors_is_retried_a_limited_number_of_times() {
+        let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let vfs = ResourceRetryVfs::new(Arc::new(faults.clone()));
+        vfs.create(Path::new("f")).unwrap();
+        let spare = Arc::new(SpareDescriptors(AtomicU64::new(1_000)));
+        let owner: Arc<dyn ReleaseResource> = spare.clone();
+        vfs.set_descriptor_owner(Arc::downgrade(&owner));
+        let no_descriptor = Fault::Error(Errno::TooManyFiles);
+        let always = FaultRule::new(no_descriptor).for_calls(&[VfsCall::Open]).from_then_on();
+        faults.add_rule(always);
+        assert!(is_out_of_descriptors(&vfs.open(Path::new("f")).unwrap_err()));
+        assert_eq!(spare.0.load(Ordering::Relaxed), 1_000 - u64::from(RETRIES_MAX));
+    }
+
+    #[test]
     fn append_on_full_disk_continues_where_it_stopped() {
         let disk = MemVfs::new();
         let vfs = ResourceRetryVfs::new(Arc::new(disk.clone()));
@@ -244,6 +259,10 @@ mod tests {
     struct ReservedFile(MemVfs);
 
     impl ReleaseResource for ReservedFile {
+        fn release_count(&self) -> u64 {
+            0
+        }
+
         fn release_resource(&self, _count_before: u64) -> bool {
             self.0.remove(Path::new("r")).is_ok()
         }
