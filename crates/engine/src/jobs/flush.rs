@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::TreeShape;
 
 use crate::cursor::Cursor;
-use crate::env::{Env, YieldKind};
+use crate::env::YieldKind;
 use crate::error::{Error, Result};
 use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::version_edit::Change;
@@ -24,6 +24,9 @@ use crate::tree::Tree;
 use crate::tree::guard_history::FlushedWrites;
 use crate::tree::operand_store_slot::StoreInstallGuard;
 use crate::write::commit::Committer;
+
+/// Number of memtable entries between two calls of the callback of [`write_memtable`].
+const BLOCK_ENTRIES: u32 = 64;
 
 /// Flushes the oldest sealed memtable of a tree.
 ///
@@ -114,7 +117,15 @@ fn flush_memtable(
     let mut delivery = attached.map(|at| OperandDeliveryWriter::new(at, last_seq)).transpose()?;
     let mut flushed_writes = state.guard_history.new_flush_record(tree.id, memtable, last_seq);
     let recorder = flushed_writes.as_mut();
-    write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
+    // This thread may be the only flush thread, so it also performs the background syncs of the WAL.
+    let mut on_block = || {
+        state.env.yield_point(YieldKind::FlushBlock);
+        match state.wal.is_sync_due(state.env.now_us()) {
+            true => state.wal.sync().map(drop),
+            false => Ok(()),
+        }
+    };
+    write_memtable(&mut on_block, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);
     // The WAL is synced before the manifest records the flush. Otherwise, a crash could keep a commit in this keyspace
     // and lose it in others. The WAL does not contain the sequence number of an ingest and may therefore end before
@@ -182,24 +193,32 @@ fn flush_memtable(
 }
 
 /// Writes the entries of a memtable to tables, except for operands that are delivered to the operand store. Adds all
-/// entries to `flushed_writes`.
+/// entries to `flushed_writes`. Calls `on_block` after each [`BLOCK_ENTRIES`] entries.
 ///
 /// The tables are synced. Their directory entries are not synced.
 pub(crate) fn write_memtable(
-    env: &Env,
+    on_block: &mut dyn FnMut() -> Result<()>,
     filter: VersionFilter<'_>,
     memtable: &Arc<Memtable>,
     outputs: &mut JobOutputs<'_>,
     delivery: Option<&mut OperandDeliveryWriter<'_>>,
     flushed_writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
-    write_memtable_range(env, filter, memtable, (None, None), outputs, delivery, flushed_writes)
+    write_memtable_range(
+        on_block,
+        filter,
+        memtable,
+        (None, None),
+        outputs,
+        delivery,
+        flushed_writes,
+    )
 }
 
 /// Like [`write_memtable`], but only for the keys in `from..to`. If the range does not contain all keys, the memtable
 /// must have no range tombstones, and `delivery` must be `None`.
 pub(crate) fn write_memtable_range(
-    env: &Env,
+    on_block: &mut dyn FnMut() -> Result<()>,
     mut filter: VersionFilter<'_>,
     memtable: &Arc<Memtable>,
     (from, to): (Option<&[u8]>, Option<&[u8]>),
@@ -232,8 +251,8 @@ pub(crate) fn write_memtable_range(
         }
         filter.add_entry(&cursor, &mut write)?;
         entries = entries.wrapping_add(1);
-        if entries.is_multiple_of(64) {
-            env.yield_point(YieldKind::FlushBlock);
+        if entries.is_multiple_of(BLOCK_ENTRIES) {
+            on_block()?;
         }
         cursor.next()?;
     }

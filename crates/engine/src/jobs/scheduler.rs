@@ -29,8 +29,8 @@ use crate::write::backpressure;
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
-/// Maximum time in microseconds that an idle flush thread sleeps. After each sleep, the thread syncs the WAL if a sync
-/// is due.
+/// Maximum time in microseconds that an idle flush thread sleeps. After each sleep and after each flush, the thread runs
+/// the periodic work that is due, such as a sync of the WAL.
 const TICK_US: u64 = 1_000_000;
 /// Pause between two writes of the database clock to the manifest while values may expire, in microseconds.
 const CLOCK_STORE_US: u64 = 60_000_000;
@@ -172,6 +172,10 @@ impl JobScheduler {
             state.remove_discarded();
         }
         if self.run_next(kind) {
+            // Flushes may follow each other without a pause. The periodic work must not wait for their end.
+            if kind == WorkKind::Flush {
+                self.run_periodic_work();
+            }
             state.env.yield_point(YieldKind::JobStep);
             return;
         }
@@ -505,5 +509,64 @@ fn deadline_after(now_us: u64, pause_us: u64) -> Option<u64> {
     match failpoint::is_on(Failpoint::TimeOverflows) {
         true => Some(now_us + pause_us),
         false => now_us.checked_add(pause_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use crate::env::ManualClock;
+    use crate::options::db::Options;
+    use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::fault::{Fault, FaultRule, FaultVfs};
+
+    /// The periodic work ran only on idle flush threads. While flushes followed each other, the log was not synced.
+    #[test]
+    fn flush_thread_after_flush_syncs_wal() {
+        let clock = ManualClock::new(2_000_000_000_000_000);
+        let options = Options::default().background(Background::Inline).clock(clock.clone());
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let (inner, syncs) = (db.inner(), || db.inner().state.wal.sync_count());
+        db.put("a", "1").unwrap();
+        let before = syncs();
+        for expected in [0, 1] {
+            // The tree has no sealed memtable, so the flush itself does not sync the log.
+            inner.state.work.push(WorkKind::Flush, inner.default_tree.id);
+            inner.scheduler.run_once(WorkKind::Flush);
+            assert_eq!(syncs() - before, expected);
+            clock.advance_us(1_000_000);
+        }
+    }
+
+    /// A flush that takes longer than the maximum age of unsynced bytes syncs the log before the end of the flush.
+    #[test]
+    fn flush_of_large_memtable_syncs_wal_meanwhile() {
+        let clock = ManualClock::new(2_000_000_000_000_000);
+        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let options = Options::default().background(Background::Inline).clock(clock.clone());
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
+        for number in 0u32..10_000 {
+            db.put(number.to_be_bytes(), [1; 100]).unwrap();
+        }
+        // For each sync, whether the file is a table.
+        let syncs: Arc<Mutex<Vec<bool>>> = Arc::default();
+        let seen = Arc::clone(&syncs);
+        disk.set_delay_hook(Some(Arc::new(move |call, path| {
+            let is_table = path.extension().is_some_and(|extension| extension == "sst");
+            match call {
+                VfsCall::Append if is_table => clock.advance_us(1_000_000),
+                VfsCall::Sync => seen.lock().push(is_table),
+                _ => {}
+            }
+        })));
+        disk.add_rule(FaultRule::new(Fault::Delay).chance(1.0));
+        let inner = db.inner();
+        inner.committer.seal_memtables(vec![Arc::clone(&inner.default_tree)], None).unwrap();
+        inner.scheduler.run_inline();
+        let syncs = syncs.lock();
+        assert!(syncs.contains(&true));
+        assert!(!syncs[0], "the log is synced before the table is complete");
     }
 }

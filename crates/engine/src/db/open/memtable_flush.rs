@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use crate::env::Background;
+use crate::env::{Background, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::version_edit::Change;
 use crate::jobs::compaction::output::JobOutputs;
@@ -52,8 +52,8 @@ impl<'a> MemtableFlush<'a, '_> {
         let mut outputs = self.new_outputs();
         let mut delivery =
             store.map(|store| OperandDeliveryWriter::new(store, last_seq)).transpose()?;
-        let (env, filter) = (&self.tables.env, self.filter());
-        write_memtable(env, filter, self.memtable, &mut outputs, delivery.as_mut(), None)?;
+        let (on_block, filter) = (&mut || self.yield_after_block(), self.filter());
+        write_memtable(on_block, filter, self.memtable, &mut outputs, delivery.as_mut(), None)?;
         let prepared = delivery.map(OperandDeliveryWriter::prepare_version).transpose()?.flatten();
         let view = store.zip(prepared).map(|(store, prepared)| store.prepared_view(prepared));
         Ok((outputs, view))
@@ -64,8 +64,9 @@ impl<'a> MemtableFlush<'a, '_> {
         let write_range = |from: Option<&[u8]>, to: Option<&[u8]>| {
             let write = || {
                 let (mut outputs, filter) = (self.new_outputs(), self.filter());
-                let (env, range) = (&self.tables.env, (from, to));
-                write_memtable_range(env, filter, self.memtable, range, &mut outputs, None, None)?;
+                let (on_block, range) = (&mut || self.yield_after_block(), (from, to));
+                let memtable = self.memtable;
+                write_memtable_range(on_block, filter, memtable, range, &mut outputs, None, None)?;
                 Ok(outputs)
             };
             let written = catch_unwind(AssertUnwindSafe(write));
@@ -92,6 +93,12 @@ impl<'a> MemtableFlush<'a, '_> {
         let mut outputs = lower?;
         outputs.append(upper?);
         Ok(outputs)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the callback of `write_memtable` may fail")]
+    fn yield_after_block(&self) -> Result<()> {
+        self.tables.env.yield_point(YieldKind::FlushBlock);
+        Ok(())
     }
 
     fn new_outputs(&self) -> JobOutputs<'a> {
