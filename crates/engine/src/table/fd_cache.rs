@@ -27,7 +27,9 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::table::read_context::ReadPurpose;
 use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::ReleaseResource;
-use crate::vfs::{File, Vfs, has_no_direct_reads, is_out_of_descriptors};
+use crate::vfs::{
+    File, Vfs, has_no_direct_reads, is_out_of_descriptors, open_without_cached_pages,
+};
 
 /// Maximum number of errors in `FdCache::repeated_reads`. Further repeated reads are only counted.
 const REPEATED_READS_MAX: usize = 64;
@@ -578,7 +580,8 @@ impl CachedFile {
         }
     }
 
-    /// Fills the buffer with the bytes at `offset`. The read is rate-limited like all reads of jobs.
+    /// Fills the buffer with the bytes at `offset`. The read is rate-limited like all reads of jobs. If the file system
+    /// fails direct reads, uses the cached descriptor.
     pub(crate) fn read_for_job(
         self: &Arc<Self>,
         file: &JobFile,
@@ -589,7 +592,12 @@ impl CachedFile {
             None => self.read_for_purpose(ReadPurpose::Job, offset, buffer),
             Some((direct, cache)) => {
                 let read = || read_exact_into(&**direct, &self.path, offset, buffer);
-                self.measure_read(ReadPurpose::Job, read)?;
+                match self.measure_read(ReadPurpose::Job, read) {
+                    Err(error) if is_direct_read_refused(&error) => {
+                        return self.read_for_purpose(ReadPurpose::Job, offset, buffer);
+                    }
+                    done => done?,
+                }
                 if let Some(options) = &cache.job_reads {
                     options.rate.acquire(IoPriority::Compaction, len_u64(buffer.len()));
                 }
@@ -657,10 +665,17 @@ impl CachedFile {
         let Some(cache) = &self.cache else {
             return Err(Error::io("open", &self.path, io::ErrorKind::NotFound.into()));
         };
-        let opened = cache.vfs.open_uncached(&self.path);
-        let file =
-            opened.map_err(|error| cache.open_error(Error::io("open", &self.path, error)))?;
-        read_exact_into(&*file, &self.path, offset, buffer)
+        let open_error = |error| cache.open_error(Error::io("open", &self.path, error));
+        let file = cache.vfs.open_uncached(&self.path).map_err(open_error)?;
+        match read_exact_into(&*file, &self.path, offset, buffer) {
+            Err(error) if is_direct_read_refused(&error) => {
+                drop(file);
+                let file =
+                    open_without_cached_pages(&*cache.vfs, &self.path).map_err(open_error)?;
+                read_exact_into(&*file, &self.path, offset, buffer)
+            }
+            done => done,
+        }
     }
 
     /// Returns the XXH3-64 checksum of the first `bytes` bytes of the file.
@@ -766,6 +781,11 @@ fn into_io_error(error: Error) -> io::Error {
     }
 }
 
+/// Returns whether a read failed because the file system has no direct reads.
+fn is_direct_read_refused(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if has_no_direct_reads(source))
+}
+
 /// Returns a zeroed buffer of `bytes` bytes for a read at `offset`.
 fn new_buffer(path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     let bytes = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
@@ -798,7 +818,54 @@ mod tests {
     use crate::vfs::MemVfs;
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
+    use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
     use crate::vfs::resource_retry::ResourceRetryVfs;
+
+    /// File system that opens files for direct reads and then fails these reads.
+    #[derive(Debug)]
+    struct RefusedDirectReads(MemVfs);
+
+    #[derive(Debug)]
+    struct RefusingFile(Arc<dyn File>);
+
+    impl VfsLayer for RefusedDirectReads {
+        fn inner(&self) -> &dyn Vfs {
+            &self.0
+        }
+
+        fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+            let file = mode.open(&self.0, path)?;
+            Ok(if mode == OpenMode::ReadDirect { Arc::new(RefusingFile(file)) } else { file })
+        }
+    }
+
+    impl FileLayer for RefusingFile {
+        fn inner(&self) -> &dyn File {
+            &*self.0
+        }
+
+        fn intercept_read(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    }
+
+    /// A job whose direct reads failed did not use the page cache, so compactions failed again and again. A repeated
+    /// read failed, too, and the file was quarantined.
+    #[test]
+    fn direct_read_refused_by_file_system_is_repeated_through_page_cache() {
+        let vfs = Arc::new(RefusedDirectReads(MemVfs::new()));
+        let path = Path::new("f");
+        vfs.create(path).unwrap().append(b"abc").unwrap();
+        let cache = FdCache::new(vfs.clone(), 9, false, None);
+        let file = CachedFile::open_store_file(&cache, path).unwrap();
+        let mut found = [0; 2];
+        file.read_from_source(ReadSource::Device, 1, &mut found).unwrap();
+        assert_eq!(&found, b"bc");
+        assert!(cache.reserve_job_fd());
+        let direct = Some((vfs.open_direct(path).unwrap(), Arc::clone(&cache)));
+        file.read_for_job(&JobFile { direct }, 0, &mut found).unwrap();
+        assert_eq!(&found, b"ab");
+    }
 
     /// Two threads found no free descriptor. The first one closed all files of the cache, so the second one had nothing
     /// to close and failed. The delay hook is the first thread: it runs before the call of the second thread fails.

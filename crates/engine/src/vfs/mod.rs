@@ -54,7 +54,8 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of [`Vfs::open`]. `Unsupported` or `InvalidInput` if the file system has no direct reads. The default
-    /// implementation returns `Unsupported`.
+    /// implementation returns `Unsupported`. Some file systems open the file, and then fail each read with one of these
+    /// errors.
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let _ = path;
         Err(unsupported_direct_read_error())
@@ -68,11 +69,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Those of [`Vfs::open`].
     fn open_uncached(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         match self.open_direct(path) {
-            Err(error) if has_no_direct_reads(&error) => {
-                let file = self.open(path)?;
-                file.drop_cached_pages(0, file.len()?);
-                Ok(file)
-            }
+            Err(error) if has_no_direct_reads(&error) => open_without_cached_pages(self, path),
             opened => opened,
         }
     }
@@ -234,7 +231,18 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     }
 }
 
-/// Returns whether [`Vfs::open_direct`] failed because the file system has no direct reads.
+/// Opens a file for reading and drops its pages from the page cache.
+pub(crate) fn open_without_cached_pages<V: Vfs + ?Sized>(
+    vfs: &V,
+    path: &Path,
+) -> io::Result<Arc<dyn File>> {
+    let file = vfs.open(path)?;
+    file.drop_cached_pages(0, file.len()?);
+    Ok(file)
+}
+
+/// Returns whether [`Vfs::open_direct`], or a read of the file that it has opened, failed because the file system has no
+/// direct reads.
 pub(crate) fn has_no_direct_reads(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput)
 }
