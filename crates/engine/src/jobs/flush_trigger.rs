@@ -179,7 +179,8 @@ impl FlushTrigger {
     }
 
     /// Seals small memtables that pin many WAL segments. If there are none and the WAL limit is exceeded, seals the
-    /// memtable that pins the oldest segment. Otherwise, if the memory limit is exceeded, seals the largest memtable.
+    /// memtable that pins the oldest segment. Otherwise, or if that memtable is already sealed, seals the largest memtable
+    /// if the memory limit is exceeded.
     fn seal_memtables_early(&self, deadline_us: Option<u64>) -> Result<()> {
         let state = &self.state;
         if self.is_pinned_segment_check_due() {
@@ -194,20 +195,22 @@ impl FlushTrigger {
             return Ok(());
         }
         let trees = state.all_trees();
-        let selected = if wal_is_large {
-            let oldest = |tree: &&Arc<Tree>| tree.super_version().first_unflushed_seq();
-            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
-        } else {
-            // Trees with a sealed memtable are skipped. Their flush is already queued, or waits for the operand store.
-            let without_sealed = trees.iter().filter(|tree| tree.super_version().sealed.is_empty());
-            without_sealed.max_by_key(|tree| tree.super_version().active.bytes())
-        };
-        let Some(tree) = selected else { return Ok(()) };
-        // If the tree has a sealed memtable, its flush is already queued.
-        if tree.super_version().sealed.is_empty() {
-            self.committer.seal_memtables(vec![Arc::clone(tree)], deadline_us)?;
+        // The flush of a sealed memtable is already queued, or waits for the operand store.
+        let has_sealed = |tree: &Arc<Tree>| !tree.super_version().sealed.is_empty();
+        let oldest = |tree: &&Arc<Tree>| tree.super_version().first_unflushed_seq();
+        let mut selected = trees
+            .iter()
+            .filter(|tree| wal_is_large && oldest(tree).is_some())
+            .min_by_key(oldest)
+            .filter(|tree| !has_sealed(tree));
+        if selected.is_none() && memory_is_large {
+            let without_sealed = trees.iter().filter(|tree| !has_sealed(tree));
+            selected = without_sealed.max_by_key(|tree| tree.super_version().active.bytes());
         }
-        Ok(())
+        match selected {
+            Some(tree) => self.committer.seal_memtables(vec![Arc::clone(tree)], deadline_us),
+            None => Ok(()),
+        }
     }
 
     /// If a check of all trees is due, queues each tree for compaction and flushes idle memtables. Idle trees are
@@ -360,5 +363,46 @@ impl FlushTrigger {
             }
         }
         idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::vfs::MemVfs;
+
+    /// The memtable that pins the oldest segment was sealed, and its flush waited for an operand store. Because the WAL
+    /// exceeded its limit, no other memtable was sealed, although the memory limit was exceeded, too.
+    #[test]
+    fn oldest_memtable_sealed_largest_memtable_is_sealed() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
+        db.put("a", "1").unwrap();
+        other.put("b", [2; 100]).unwrap();
+        let inner = db.inner();
+        let (state, oldest) = (&inner.state, &inner.default_tree);
+        inner.committer.seal_memtables(vec![Arc::clone(oldest)], None).unwrap();
+        // Without a queue entry, the flush does not start, like a flush that waits for an operand store.
+        while state.work.take(WorkKind::Flush, &state.trees).is_some() {
+            state.work.end_work(WorkKind::Flush);
+        }
+        let trees = state.all_trees();
+        let largest = trees.iter().find(|tree| tree.id != oldest.id).unwrap();
+        let try_flush = |memtable_bytes| {
+            let limits =
+                FlushTriggerLimits { wal_bytes: 0, memtable_bytes, memtable_idle_us: None };
+            let committer = Arc::clone(&inner.committer);
+            FlushTrigger::new(Arc::clone(state), committer, limits).flush_if_due(None);
+            largest.super_version().sealed.len()
+        };
+        let sealed = [try_flush(u64::MAX), try_flush(0)];
+        // The close of the database waits for the flushes.
+        inner.schedule_all_trees();
+        assert_eq!(sealed, [0, 1]);
     }
 }
