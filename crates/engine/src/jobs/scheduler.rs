@@ -175,6 +175,7 @@ impl JobScheduler {
             // Flushes may follow each other without a pause. The periodic work must not wait for their end.
             if kind == WorkKind::Flush {
                 self.run_periodic_work();
+                self.start_next_flush();
             }
             state.env.yield_point(YieldKind::JobStep);
             return;
@@ -263,6 +264,17 @@ impl JobScheduler {
             self.flush_trigger.check_trees_if_due();
             self.state.obsolete_files.retry_failed_deletions(self.state.env.now_us());
             self.store_clock_if_due();
+        }
+    }
+
+    /// Seals the next memtable if an early flush is due. Writes that fail instead of waiting do not seal memtables. Without
+    /// this call, they would fail until another write succeeds. Does nothing during a pause.
+    fn start_next_flush(&self) {
+        if let Some(_work) = self.state.work.begin_periodic_work()
+            && self.state.error_state.check_writable().is_ok()
+            && !self.state.is_closing()
+        {
+            self.flush_trigger.flush_if_due(None);
         }
     }
 
@@ -538,6 +550,23 @@ mod tests {
             assert_eq!(syncs() - before, expected);
             clock.advance_us(1_000_000);
         }
+    }
+
+    /// An early flush that became due during another flush started only with the next successful write.
+    #[test]
+    fn flush_thread_after_flush_starts_next_due_flush() {
+        let options = Options::default().background(Background::Inline).wal_bytes_max(1);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let inner = db.inner();
+        let (work, tree) = (&inner.state.work, &inner.default_tree);
+        // The write does not seal the memtable, because a flush is running.
+        assert!(work.begin_work(WorkKind::Flush));
+        db.put("a", "1").unwrap();
+        work.end_work(WorkKind::Flush);
+        assert!(tree.super_version().sealed.is_empty());
+        work.push(WorkKind::Flush, tree.id);
+        inner.scheduler.run_once(WorkKind::Flush);
+        assert_eq!(tree.super_version().sealed.len(), 1);
     }
 
     /// A flush that takes longer than the maximum age of unsynced bytes syncs the log before the end of the flush.
