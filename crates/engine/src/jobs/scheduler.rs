@@ -32,6 +32,11 @@ use crate::write::throttle::Throttle;
 /// Maximum time in microseconds that an idle flush thread sleeps. After each sleep and after each flush, the thread runs
 /// the periodic work that is due, such as a sync of the WAL.
 const TICK_US: u64 = 1_000_000;
+/// Minimum of the sleep of an idle flush thread in microseconds, if [`WalOptions::sync_every_us`] is shorter than
+/// [`TICK_US`].
+///
+/// [`WalOptions::sync_every_us`]: crate::WalOptions::sync_every_us
+const TICK_US_MIN: u64 = 1_000;
 /// Pause between two writes of the database clock to the manifest while values may expire, in microseconds.
 const CLOCK_STORE_US: u64 = 60_000_000;
 /// Minimum time in microseconds between two checks of trees with failed compactions.
@@ -216,7 +221,9 @@ impl JobScheduler {
     fn next_wakeup_us(&self, kind: WorkKind) -> Option<u64> {
         let now_us = self.state.env.now_us();
         if kind == WorkKind::Flush {
-            let tick_us = deadline_after(now_us, TICK_US)?;
+            // The first unsynced byte wakes no thread.
+            let tick_us = self.state.wal.sync_every_us().clamp(TICK_US_MIN, TICK_US);
+            let tick_us = deadline_after(now_us, tick_us)?;
             return Some(
                 tick_us.min(self.flush_trigger.next_check_us().max(deadline_after(now_us, 1)?)),
             );
@@ -533,6 +540,7 @@ mod tests {
     use crate::vfs::MemVfs;
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Fault, FaultRule, FaultVfs};
+    use crate::wal::WalOptions;
 
     /// The periodic work ran only on idle flush threads. While flushes followed each other, the log was not synced.
     #[test]
@@ -549,6 +557,19 @@ mod tests {
             inner.scheduler.run_once(WorkKind::Flush);
             assert_eq!(syncs() - before, expected);
             clock.advance_us(1_000_000);
+        }
+    }
+
+    /// The age limit of unsynced bytes had no effect below one second.
+    #[test]
+    fn idle_flush_thread_wakes_up_within_sync_interval() {
+        for (sync_every_us, expected_us) in [(0, 1_000), (20_000, 20_000), (u64::MAX, TICK_US)] {
+            let wal = WalOptions { sync_every_us, ..WalOptions::default() };
+            let options = Options::default().background(Background::Inline).wal(wal);
+            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+            let inner = db.inner();
+            let wakeup_us = inner.scheduler.next_wakeup_us(WorkKind::Flush).unwrap();
+            assert_eq!(wakeup_us - inner.state.env.now_us(), expected_us);
         }
     }
 

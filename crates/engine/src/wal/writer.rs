@@ -501,6 +501,11 @@ impl Wal {
         self.segment_count.load(Ordering::Relaxed)
     }
 
+    /// Returns the age of unsynced bytes at which a background sync starts, in microseconds.
+    pub(crate) fn sync_every_us(&self) -> u64 {
+        self.options.sync_every_us
+    }
+
     /// Returns whether a sync is due because of the number of unsynced bytes.
     #[must_use]
     pub fn is_sync_due_by_bytes(&self) -> bool {
