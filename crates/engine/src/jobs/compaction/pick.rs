@@ -271,8 +271,10 @@ fn pick_policy_job(
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     let (job, waits) = Error::catch_user_panic(code, pick)?;
-    if waits {
-        tree.set_files_held_by_snapshots(true, released);
+    // The search for a delete-only job has already updated the state of a tree with range tombstones.
+    let is_done = job.is_none() && !tree.super_version().version.has_range_tombstones();
+    if waits || is_done {
+        tree.set_files_held_by_snapshots(waits, released);
     }
     let Some(job) = job else {
         let pick_around = || {
@@ -837,5 +839,7 @@ mod tests {
         db.wait_idle().unwrap();
         let picks = policy.picks.lock();
         assert_eq!((picks.first(), picks.last()), (Some(&true), Some(&false)), "{picks:?}");
+        // Bug: the state was never reset, so idle compaction threads woke up each second.
+        assert!(!db.inner().default_tree.has_files_held_by_snapshots());
     }
 }
