@@ -386,11 +386,25 @@ impl JobScheduler {
     fn compact(&self, tree: &Arc<Tree>) {
         let state = &self.state;
         quarantine::recheck_due_files(state, tree);
-        if collect_if_due(state, tree) {
-            state.work.push(WorkKind::Compaction, tree.id);
+        let collect = || {
+            let has_collected = collect_if_due(state, tree);
+            if has_collected {
+                state.work.push(WorkKind::Compaction, tree.id);
+            }
+            has_collected
+        };
+        // While writes are stopped, collections run only if there is no merge. The collections may be due without end,
+        // and the writes wait for merges.
+        let is_write_stopped = tree.is_write_stopped();
+        if !is_write_stopped && collect() {
             return;
         }
-        let Some(picked) = pick_job(state, tree) else { return };
+        let Some(picked) = pick_job(state, tree) else {
+            if is_write_stopped {
+                collect();
+            }
+            return;
+        };
         // Another thread may find a further job in this tree.
         state.work.push(WorkKind::Compaction, tree.id);
         // The write limits are updated before a long job, so that writes are throttled according to the current debt
