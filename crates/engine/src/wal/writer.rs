@@ -52,7 +52,9 @@ pub struct WalOptions {
     pub segment_bytes: u64,
     /// Number of unsynced bytes at which a background sync starts. Default: 8 MiB.
     pub sync_every_bytes: u64,
-    /// Age in microseconds of unsynced bytes at which a background sync starts. Default: one second.
+    /// Age in microseconds of unsynced bytes at which a background sync starts. Idle flush threads check the age once per
+    /// this time, but at least once per second and at most once per millisecond. A sync may therefore start at twice this
+    /// age. Default: one second.
     pub sync_every_us: u64,
     /// True if a file `RESERVE` reserves disk space. When the disk is full, the engine removes the file, so that
     /// flushes and commits can use the space.
