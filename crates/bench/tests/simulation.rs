@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, reason = "the test prints a table for `--nocapture`")]
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use lsmx_bench::experiment::NoProgress;
 use lsmx_bench::experiment::explore::result::ExplorationCell;
@@ -28,6 +29,12 @@ const KEY_BYTES: u64 = 16;
 const VALUE_BYTES: u64 = 112;
 /// Approximate memtable memory per put, in bytes.
 const MEMTABLE_BYTES_PER_PUT: u64 = 226;
+
+/// Returns the directory of the databases. Small loads are in memory if possible, because they sync each table.
+fn directory() -> PathBuf {
+    let in_memory = PathBuf::from("/dev/shm");
+    if in_memory.is_dir() && !is_long_form() { in_memory } else { std::env::temp_dir() }
+}
 
 /// Returns the number of writes, at least [`ENTRIES`]. With fewer writes the simulator may exceed the error bounds.
 fn entries() -> u64 {
@@ -114,7 +121,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, load: &Load) -> Vec<Explorati
             points: vec![point],
             repeat: 1,
             seed,
-            directory: std::env::temp_dir(),
+            directory: directory(),
             command: "test".to_owned(),
             spec: None,
             decisions: None,

