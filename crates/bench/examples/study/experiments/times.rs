@@ -128,8 +128,8 @@ pub(super) fn buffer_times(results: &Results) -> Option<MarkdownTable> {
     )
 }
 
-/// Returns the times of all presets with the default write control, and the times of strategies that stop writes as
-/// soon as a merge is due.
+/// Returns the times of all presets with the default write control, of strategies that stop writes as soon as a merge
+/// is due, and of loads with the rate of writes of the study.
 pub(super) fn stall_times(results: &Results) -> Vec<MarkdownTable> {
     let number = |cell: &ResultCell, column: &str, divisor: f64| {
         format_figure(cell.number(column).map(|us| us / divisor))
@@ -155,7 +155,18 @@ pub(super) fn stall_times(results: &Results) -> Vec<MarkdownTable> {
             rows.map(|(title, cell)| (title, cell, vec![stopped(cell)])),
         )
     });
-    presets.into_iter().chain(tight.flatten()).collect()
+    let rate = results.find_part("t1-rate");
+    let rows = EIGHT.map(|strategy| {
+        let cell = rate.find_cell(strategy);
+        let stopped = format_time(cell, "stalls.total_us", 1e6);
+        (strategy.name.to_owned(), cell, vec![stopped])
+    });
+    let rate = times_table(
+        "Times of a load in which a write begins every 19 µs, which is the mean time of a write in the study.",
+        &["writes stopped, s"],
+        rows,
+    );
+    presets.into_iter().chain(tight.flatten()).chain(rate).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ struct Variation {
     reading: &'static str,
 }
 
-const VARIATIONS: [Variation; 6] = [
+const VARIATIONS: [Variation; 7] = [
     Variation {
         part: "why-full",
         title: "R1: Full, runs of L0 per merge: {}, memtables of L1: {}",
@@ -51,6 +51,12 @@ const VARIATIONS: [Variation; 6] = [
         title: "R5: 10 % deletes, TSA with a limit of {} of the run",
         columns: &["policy.D"],
         reading: "LO+1 moves 35.0. The study has 18 and 35 % more than LO+1 with limits of 0.5 and 0.33.",
+    },
+    Variation {
+        part: "why-tsd",
+        title: "R5: share of deletes {}, TSD with a threshold of {}",
+        columns: &["deletes", "policy.F"],
+        reading: "The study has the same threshold, which it does not state, for each share of deletes.",
     },
     Variation {
         part: "why-tombstones",
