@@ -7,7 +7,7 @@ mod view;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
     enable_raw_mode, size,
@@ -51,12 +51,18 @@ fn show_live(
     console: &mut impl Console,
 ) -> Result<(), Failure> {
     let mut previous: Option<Box<MetricsReading>> = None;
+    let mut first_line = 0;
     loop {
-        draw(console, &view_text(&state, previous.as_deref())).map_err(Failure::stdout)?;
+        let text = view_text(&state, previous.as_deref());
+        draw(console, &text, &mut first_line).map_err(Failure::stdout)?;
         let event = console.wait_for_event();
         let event = event.map_err(|error| Failure::file("read from", "the terminal", error))?;
-        if event.is_some_and(|event| is_quit(&event)) {
-            return Ok(());
+        if let Some(Event::Key(key)) = event {
+            if is_quit(key) {
+                return Ok(());
+            }
+            let rows = console.size().map_err(Failure::stdout)?.1;
+            first_line = scrolled(first_line, key.code, usize::from(rows.saturating_sub(2)));
         }
         let next = ObservedState::read(arguments)?;
         if let ObservedState::Metrics(reading) = state
@@ -68,11 +74,16 @@ fn show_live(
     }
 }
 
-/// Draws the lines that fit the screen.
-fn draw(console: &mut impl Console, text: &str) -> io::Result<()> {
+/// Draws the lines from `first_line` on that fit the screen. The last row lists the keys. Lowers `first_line` if the
+/// screen has room for more lines than follow it.
+fn draw(console: &mut impl Console, text: &str, first_line: &mut usize) -> io::Result<()> {
     let (columns, rows) = console.size()?;
     queue!(console, cursor::MoveTo(0, 0), Clear(ClearType::All))?;
-    let lines = text.lines().chain(["q: quit"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let shown = usize::from(rows).saturating_sub(1);
+    *first_line = (*first_line).min(lines.len().saturating_sub(shown));
+    let keys = "q: quit, up and down: scroll";
+    let lines = lines.into_iter().skip(*first_line).take(shown).chain([keys]);
     for (row, line) in (0..rows).zip(lines) {
         let line: String = line.chars().take(usize::from(columns)).collect();
         queue!(console, cursor::MoveTo(0, row))?;
@@ -81,9 +92,21 @@ fn draw(console: &mut impl Console, text: &str) -> io::Result<()> {
     console.flush()
 }
 
-/// Returns whether the event is `q`, Escape or Ctrl-C.
-fn is_quit(event: &Event) -> bool {
-    let Event::Key(key) = event else { return false };
+/// Returns the first line of the view after a key. `page` is the number of lines of a page.
+fn scrolled(first_line: usize, key: KeyCode, page: usize) -> usize {
+    match key {
+        KeyCode::Up | KeyCode::Char('k') => first_line.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => first_line.saturating_add(1),
+        KeyCode::PageUp => first_line.saturating_sub(page),
+        KeyCode::PageDown | KeyCode::Char(' ') => first_line.saturating_add(page),
+        KeyCode::Home => 0,
+        KeyCode::End => usize::MAX,
+        _ => first_line,
+    }
+}
+
+/// Returns whether the key is `q`, Escape or Ctrl-C.
+fn is_quit(key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => true,
         KeyCode::Char('c') => key.modifiers.contains(KeyModifiers::CONTROL),
@@ -138,7 +161,6 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use crossterm::event::KeyEvent;
     use lsmx::metrics::{KeyspaceMetrics, Metrics};
     use lsmx::{Db, Options};
     use tempfile::TempDir;
@@ -344,11 +366,49 @@ mod tests {
     #[test]
     fn draw_writes_only_lines_and_columns_that_fit() {
         let mut console = ScriptedConsole::new(Vec::new());
-        console.size = (4, 2);
-        draw(&mut console, "première\nsecond\nthird").unwrap();
+        console.size = (4, 3);
+        draw(&mut console, "première\nsecond\nthird", &mut 0).unwrap();
         let view = &console.views[0];
-        assert!(view.contains("prem") && view.contains("seco") && !view.contains("q: quit"));
+        assert!(view.contains("prem") && view.contains("seco") && view.contains("q: q"), "{view}");
         assert!(!view.contains("premi") && !view.contains("secon") && !view.contains("thir"));
+        console.size = (80, 0);
+        draw(&mut console, "first", &mut 0).unwrap();
+        assert!(!console.views[1].contains("first"));
+    }
+
+    #[test]
+    fn live_view_scrolls_within_its_lines() {
+        let dir = closed_database();
+        replace(dir.path(), &metrics_file(NOW_US, 1));
+        let arguments = arguments(dir.path());
+        let keys = [
+            KeyCode::Down,
+            KeyCode::PageDown,
+            KeyCode::End,
+            KeyCode::Down,
+            KeyCode::Up,
+            KeyCode::PageUp,
+            KeyCode::Home,
+            KeyCode::Up,
+        ];
+        let steps = keys.map(|key| Box::new(move || Some(press(key, KeyModifiers::NONE))) as _);
+        let mut console = ScriptedConsole::new(steps.into());
+        console.size = (200, 6);
+        let state = ObservedState::read(&arguments).unwrap();
+        let text = view_text(&state, None);
+        show_live(&arguments, state, &mut console).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines.len() - 5;
+        let expected = [0, 1, 5, last, last, last - 1, last - 5, 0, 0];
+        assert_eq!(console.views.len(), expected.len());
+        for (view, first) in console.views.iter().zip(expected) {
+            assert_contains(view, &lines[first..first + 5]);
+            assert_contains(view, &["q: quit"]);
+            let hidden = lines[..first].iter().chain(&lines[first + 5..]);
+            for line in hidden {
+                assert!(!view.contains(line), "{line}: {view}");
+            }
+        }
     }
 
     #[test]

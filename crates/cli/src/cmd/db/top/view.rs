@@ -92,12 +92,14 @@ fn write_reading(
     let before = before.unwrap_or(&nothing);
     writeln!(text, "rates since the {since}, {elapsed:.1} s:")?;
     write_operations(text, metrics, before, &rates)?;
+    // The lines of the database come before those of its keyspaces, which may need several screens.
+    write_database(text, metrics, before, &rates)?;
     for (name, keyspace) in &metrics.keyspaces {
         let nothing = KeyspaceMetrics::default();
         let before = before.keyspaces.get(name).unwrap_or(&nothing);
         write_keyspace(text, name, (keyspace, before), &rates)?;
     }
-    write_database(text, metrics, before, &rates)
+    Ok(())
 }
 
 fn write_operations(
