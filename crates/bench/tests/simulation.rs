@@ -116,6 +116,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, load: &Load) -> Vec<Explorati
             },
             deterministic: true,
             threads: 1,
+            write_rate: None,
         };
         let config = Config {
             points: vec![point],

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
-use lsmx::ingest::BulkLoadOptions;
+use lsmx::ingest::{BulkLoadOptions, IngestOptions};
 use lsmx::{CompactionFilter, Db, Keyspace, KeyspaceOptions, Options};
 use lsmx_bench::clock::{Stopwatch, sleep_ns};
 use lsmx_bench::numbers;
@@ -29,6 +29,7 @@ const PUTS: &str = "puts, scattered keys";
 const SEQUENTIAL_PUTS: &str = "puts, ascending keys";
 const PUTS_AND_DELETES: &str = "puts, ascending keys, one of ten deleted";
 const COMPACTION: &str = "compaction of overlapping runs";
+const INGEST: &str = "ingest of an external table, by link";
 
 /// Writes this number of records.
 type Write = fn(&Keyspace, u64) -> Outcome<()>;
@@ -68,6 +69,11 @@ pub(crate) fn rows<'a>(directory: &Path, count: u64) -> Vec<Row<'a>> {
         let path = path.clone();
         Row::new(name, COMPACTION, &["MB/s"], move |_| measure_compaction(&path, &options, count))
     };
+    let ingest = |name, copy_files| {
+        let path = path.clone();
+        let measure = move |_| measure_ingest(&path, count, copy_files);
+        Row::new(name, INGEST, &["ms", "MB written"], measure)
+    };
     let plain = KeyspaceOptions::default;
     vec![
         load(PUTS, PUTS, plain(), |keyspace, count| put_all(keyspace, scattered(count))),
@@ -95,6 +101,8 @@ pub(crate) fn rows<'a>(directory: &Path, count: u64) -> Vec<Row<'a>> {
         deletes("  with delete_persistence of 1 s", plain().delete_persistence(BOUND)),
         compaction(COMPACTION, plain()),
         compaction("  with a filter that keeps all", plain().compaction_filter(KeepAll)),
+        ingest(INGEST, false),
+        ingest("  by copy", true),
     ]
 }
 
@@ -174,4 +182,28 @@ fn measure_compaction(path: &Path, options: &KeyspaceOptions, count: u64) -> Out
     db.close(None)?;
     fs::remove_dir_all(path)?;
     Ok(vec![numbers::to_f64(bytes) / 1e6 / seconds])
+}
+
+/// Ingests one external table with all records. The time to write this table is not measured. Returns the milliseconds
+/// of the ingest, and the megabytes of tables that it wrote.
+#[expect(clippy::disallowed_methods, reason = "the table is outside of the database")]
+fn measure_ingest(path: &Path, count: u64, copy_files: bool) -> Outcome<Vec<f64>> {
+    let db = Db::open(path, Options::default())?;
+    let keyspace = db.default_keyspace();
+    let file = path.with_extension("sst");
+    let mut table = keyspace.external_table_writer(&file)?;
+    for number in 0..count {
+        table.put(key(number), value(number))?;
+    }
+    table.finish()?;
+    let options = IngestOptions::default().copy_files(copy_files);
+    let watch = Stopwatch::start();
+    db.ingest(&[(keyspace.clone(), vec![&file])], options)?;
+    let seconds = watch.elapsed_s();
+    let written = db.metrics().keyspaces["default"].ingest.written_bytes;
+    drop(keyspace);
+    db.close(None)?;
+    fs::remove_dir_all(path)?;
+    fs::remove_file(file)?;
+    Ok(vec![seconds * 1e3, numbers::to_f64(written) / 1e6])
 }

@@ -9,7 +9,7 @@ use lsmx_bench::workload::record::RecordFormat;
 
 use super::cells::CellArgs;
 use super::output::OutputArgs;
-use super::values::{Policies, block_bytes, bytes, count, percent, policies, thread_count};
+use super::values::{Policies, block_bytes, bytes, count, percent, policies, rate, thread_count};
 use super::workload::{RunArgs, SetupArgs, WorkloadArgs};
 
 /// Settings of the engine.
@@ -76,6 +76,9 @@ pub(crate) struct ExploreArgs {
     /// Number of threads that perform the lookups of phases without writes, 1 to 64 [default: 1].
     #[arg(long, value_name = "N", value_parser = thread_count)]
     pub(crate) threads: Option<u64>,
+    /// Maximum number of writes per second [default: no limit].
+    #[arg(long, value_name = "OPS", value_parser = rate, conflicts_with_all = ["deterministic", "trace"])]
+    pub(crate) write_rate: Option<f64>,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     /// File with records to load in place of generated ones.

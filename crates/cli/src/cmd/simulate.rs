@@ -65,6 +65,7 @@ fn check_flags(arguments: &ExploreArgs) -> Result<(), Failure> {
         ("--compression", arguments.engine.compression.is_some()),
         ("--direct-io", arguments.engine.direct_io),
         ("--threads", arguments.threads.is_some()),
+        ("--write-rate", arguments.write_rate.is_some()),
         ("--workers", arguments.engine.workers.is_some()),
         ("--filter-last-run", arguments.engine.filter_last_run),
         ("--explain", arguments.explain),

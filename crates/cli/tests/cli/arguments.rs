@@ -24,6 +24,9 @@ explore --policy full --data a.tsv --entries 5 => --data | --entries
 explore --policy full --deterministic --write-control stop => --deterministic | --write-control
 explore --policy full --interleave --threads 2 => --threads 2 contradicts --interleave
 explore --policy full --deterministic --threads 2 => --threads 2 contradicts --deterministic
+explore --policy full --deterministic --write-rate 5K => --deterministic | --write-rate
+explore --policy full --trace t --write-rate 5K => --trace | --write-rate
+explore --policy full --write-rate 0 => --write-rate | above 0
 explore --policy full --trace t --threads 2 => --threads 2 contradicts --trace
 explore --policy full --deterministic --sweep threads=1,2 => --threads 2 contradicts --deterministic
 explore --policy full --sweep size-ratio => --sweep size-ratio | KEY=VALUE
@@ -178,6 +181,7 @@ explore --policy full --zipf 0.5 => --zipf 0.5 | --distribution uniform
 explore --policy full --distribution zipf --zipf -1 => --zipf | above 0
 explore --policy full --memtable-kind tree => --memtable-kind | b-link-tree or skip-list
 simulate --policy full --threads 2 => --threads is a flag of explore only
+simulate --policy full --write-rate 5K => --write-rate is a flag of explore only
 simulate --policy full --sweep threads=1,2 => --threads is a flag of explore only
 simulate --policy full --sweep workers=1,2 => --workers is a flag of explore only
 simulate --policy full --sweep direct-io=false,true => --direct-io is a flag of explore only

@@ -229,6 +229,7 @@ pub(super) fn design_point(
         },
         deterministic: true,
         threads: 1,
+        write_rate: None,
     })
 }
 

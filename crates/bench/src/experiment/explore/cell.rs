@@ -9,7 +9,7 @@ use lsmx::{Db, Keyspace, Metrics};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_compaction::JobKind;
 
-use crate::clock::Stopwatch;
+use crate::clock::{self, Stopwatch};
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::latency::Latencies;
@@ -134,6 +134,7 @@ pub(super) fn run_cell(
             loses: policy.can_drop_data(),
         },
         threads: numbers::to_usize(point.threads),
+        pacer: point.write_rate.map(WritePacer::new),
         db,
         records: &mut records,
         put_latencies: Latencies::new(),
@@ -351,6 +352,33 @@ fn finish_cell(
     digest.to_hex()
 }
 
+/// Limits the rate of writes. A write that ends late delays all later ones, so that no writes follow it at a higher
+/// rate.
+#[derive(Debug)]
+struct WritePacer {
+    watch: Stopwatch,
+    interval_ns: f64,
+    /// Time at which the next write may begin, in nanoseconds since the start of `watch`.
+    due_ns: f64,
+}
+
+impl WritePacer {
+    /// Maximum time in nanoseconds by which a write begins too early. A sleep between two writes would end too late.
+    const EARLY_NS_MAX: f64 = 1e6;
+
+    fn new(rate: f64) -> WritePacer {
+        WritePacer { watch: Stopwatch::start(), interval_ns: 1e9 / rate, due_ns: 0.0 }
+    }
+
+    fn wait(&mut self) {
+        let now_ns = numbers::to_f64(self.watch.elapsed_ns());
+        if self.due_ns > now_ns + Self::EARLY_NS_MAX {
+            clock::sleep_ns(numbers::round_to_u64(self.due_ns - now_ns));
+        }
+        self.due_ns = self.due_ns.max(now_ns) + self.interval_ns;
+    }
+}
+
 /// An open database with the measurements of the run.
 #[derive(Debug)]
 pub(super) struct CellRun<'a> {
@@ -360,6 +388,7 @@ pub(super) struct CellRun<'a> {
     keyspace: Keyspace,
     pub(super) reader: CheckedReader,
     threads: usize,
+    pacer: Option<WritePacer>,
     records: &'a mut Records,
     pub(super) put_latencies: Latencies,
     pub(super) meter: LookupMeter,
@@ -471,6 +500,13 @@ impl CellRun<'_> {
         rows: &[usize],
         range_row: Option<usize>,
     ) -> Result<()> {
+        let is_read = matches!(
+            operation,
+            Operation::GetPresent { .. } | Operation::GetAbsent { .. } | Operation::Range { .. }
+        );
+        if let Some(pacer) = self.pacer.as_mut().filter(|_| !is_read) {
+            pacer.wait();
+        }
         match operation {
             Operation::Insert { record } => self.put(record, 0),
             Operation::Update { record, version } => self.put(record, version),
@@ -570,5 +606,25 @@ impl CellRun<'_> {
         }
         progress.end_phase();
         Ok(scan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paced_writes_do_not_begin_before_their_time() {
+        let (watch, mut pacer) = (Stopwatch::start(), WritePacer::new(10_000.0));
+        for number in 0..100 {
+            pacer.wait();
+            let earliest_ns = f64::from(number) * 100_000.0 - WritePacer::EARLY_NS_MAX;
+            assert!(numbers::to_f64(watch.elapsed_ns()) >= earliest_ns, "{number}");
+        }
+        // A late write delays the writes that follow: the next one is due an interval after it.
+        clock::sleep_ns(20_000_000);
+        let before_ns = numbers::to_f64(pacer.watch.elapsed_ns());
+        pacer.wait();
+        assert!(pacer.due_ns >= before_ns + 100_000.0, "{pacer:?}");
     }
 }

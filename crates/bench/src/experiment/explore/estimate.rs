@@ -120,7 +120,9 @@ pub(super) fn estimate_seconds(point: &WorkloadPoint, to_last_write: bool) -> f6
         live -= live.min(phase.deletes);
         let lookups: u64 = phase.lookups.iter().map(|lookups| lookups.ops).sum();
         let entries = numbers::to_f64(live) * phase.selectivity * numbers::to_f64(phase.ranges);
-        seconds += numbers::ratio(phase.writes(), WRITES_PER_S)
+        let writes_per_s = numbers::to_f64(WRITES_PER_S);
+        let writes_per_s = point.write_rate.map_or(writes_per_s, |rate| rate.min(writes_per_s));
+        seconds += numbers::to_f64(phase.writes()) / writes_per_s
             + numbers::ratio(lookups, LOOKUPS_PER_S)
             + numbers::ratio(phase.ranges, RANGES_PER_S)
             + entries / numbers::to_f64(ENTRIES_READ_PER_S);

@@ -51,6 +51,8 @@ pub struct WorkloadPoint {
     pub deterministic: bool,
     /// Number of threads that perform the lookups of phases without writes.
     pub threads: u64,
+    /// Maximum number of writes per second. Without it, each write begins when the previous operation ends.
+    pub write_rate: Option<f64>,
 }
 
 /// Source of the records or operations of a workload.
@@ -255,6 +257,7 @@ impl WorkloadPoint {
             },
             workers: (!deterministic).then(|| numbers::to_u64(self.settings.workers)),
             threads: Some(self.threads).filter(|&threads| threads > 1 && !is_simulated),
+            write_rate: self.write_rate,
             filter_last_run: !is_simulated
                 && self.settings.filter_last_run == Some(FilterLastRun::On),
             block_bytes: Some(self.settings.block_bytes).filter(|&bytes| bytes != BLOCK_BYTES),

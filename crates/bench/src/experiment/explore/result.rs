@@ -98,6 +98,9 @@ pub struct WorkloadSummary {
     /// Number of threads that perform the lookups of phases without writes. `None` means one thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u64>,
+    /// Maximum number of writes per second. `None` means no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_rate: Option<f64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filter_last_run: bool,
     /// Target length of a data block in bytes. `None` means the default.

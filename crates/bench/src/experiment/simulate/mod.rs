@@ -325,6 +325,7 @@ mod tests {
             settings: EngineSettings::default(),
             deterministic: true,
             threads: 1,
+            write_rate: None,
         };
         explore::Config {
             points: vec![point],

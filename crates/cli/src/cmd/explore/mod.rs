@@ -169,6 +169,7 @@ fn point(
         },
         deterministic: engine.deterministic,
         threads: arguments.threads.unwrap_or(1),
+        write_rate: arguments.write_rate,
     })
 }
 
