@@ -187,7 +187,7 @@ pub struct CompactionFilterFailed {
     pub error: FilterError,
 }
 
-/// End of an ingest or a bulk load into a keyspace: the tables are part of the tree.
+/// End of an ingest, of a bulk load, or of a clone into a new keyspace: the tables are part of the tree.
 #[derive(Clone, Debug)]
 pub struct IngestEnd {
     /// Name of the keyspace.
@@ -312,7 +312,7 @@ pub enum Event {
     OperandsCollected(OperandsCollected),
     /// A compaction filter failed. The compaction continues.
     CompactionFilterFailed(CompactionFilterFailed),
-    /// An ingest or a bulk load succeeded. Sent once per keyspace.
+    /// An ingest, a bulk load or a clone succeeded. Sent once per keyspace that received tables.
     Ingest(IngestEnd),
     /// Background work failed. The engine repeats it, or the database is read-only. A file that was not removed stays
     /// until the next open.

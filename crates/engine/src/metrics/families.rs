@@ -328,7 +328,7 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
         "Bytes that running compactions still have to write.",
         |m| m.running_jobs.compaction_bytes_left,
     ),
-    counter("lsmx_ingests_total", "Ingests and bulk loads.", |m| m.ingest.ingests),
+    counter("lsmx_ingests_total", "Ingests, bulk loads and clones.", |m| m.ingest.ingests),
     counter("lsmx_ingested_files_total", "Ingested tables.", |m| m.ingest.files),
     counter("lsmx_ingested_l0_files_total", "Ingested tables that were added to L0.", |m| {
         m.ingest.l0_files

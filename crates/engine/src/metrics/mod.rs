@@ -301,11 +301,11 @@ impl ValueLogMetrics {
     }
 }
 
-/// Tables that ingests and bulk loads added to one keyspace since it was opened.
+/// Tables that ingests, bulk loads and a clone added to one keyspace since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IngestMetrics {
-    /// Number of ingests and bulk loads.
+    /// Number of ingests, bulk loads and clones. A clone counts for the new keyspace.
     pub ingests: u64,
     /// Number of ingested tables.
     pub files: u64,
@@ -313,7 +313,8 @@ pub struct IngestMetrics {
     pub l0_files: u64,
     /// Bytes of the ingested tables.
     pub bytes: u64,
-    /// Bytes of these tables that the engine wrote: copies of external tables, and tables of bulk loads.
+    /// Bytes of these tables that the engine wrote: copies of external tables, and tables of bulk loads and
+    /// clones.
     pub written_bytes: u64,
 }
 
