@@ -20,7 +20,7 @@ use lsmx_testkit::case_seeds;
 use crate::harness::database::{inline, open, settle, small};
 use crate::harness::small_database::{open_kinds, options as options_of_kinds};
 use crate::harness::transactions::{
-    concurrent_transactions, interleaved_transactions, locked_increments,
+    concurrent_transactions, failing_transactions, interleaved_transactions, locked_increments,
 };
 
 /// Returns a database with the keys `1` and `2`, with the values `10` and `20`.
@@ -911,6 +911,21 @@ fn random_concurrent_transactions_are_serializable() {
     println!("{power_losses} power losses, {ingests} ingests");
     assert!(committed > 1_000 && conflicts > 200, "{committed} {conflicts}");
     assert!(power_losses > 100 && ingests > 50, "{power_losses} {ingests}");
+}
+
+#[test]
+fn transactions_are_serializable_while_calls_fail() {
+    let (mut committed, mut conflicts, mut failures) = (0, 0, 0);
+    for seed in case_seeds(&[], 60) {
+        let (recorded, failed) =
+            failing_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
+        committed += recorded.writers.len();
+        conflicts += recorded.conflicts;
+        failures += failed;
+    }
+    println!("{committed} commits, {conflicts} conflicts, {failures} failures");
+    assert!(committed > 400 && conflicts > 100, "{committed} {conflicts}");
+    assert!(failures > 100, "{failures}");
 }
 
 #[test]

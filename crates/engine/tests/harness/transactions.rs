@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::ingest::IngestOptions;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
@@ -89,6 +90,15 @@ impl World {
     }
 
     fn open(disk: &MemVfs, background: Background) -> World {
+        World::open_with_faults(disk, disk, background)
+    }
+
+    /// Opens the database through `faults`, a file system that wraps `disk`.
+    fn open_with_faults(
+        disk: &MemVfs,
+        faults: &(impl Vfs + Clone),
+        background: Background,
+    ) -> World {
         let keyspace = KeyspaceOptions::default()
             .memtable_bytes(1 << 10)
             .table_bytes(1 << 10)
@@ -96,7 +106,7 @@ impl World {
             .merge_operator(Append::with_separator(b","));
         let options = Options::default().background(background).seed(1);
         let options = options.keyspace_defaults(keyspace.clone());
-        let db = open_with(disk, options).unwrap();
+        let db = open_with(faults, options).unwrap();
         let open = |name| db.keyspace(name, keyspace.clone()).unwrap();
         let (data, log, ingested) = ([open("a"), open("b")], open(LOG), open("ingested"));
         let (disk, recorded, synced) = (disk.clone(), Arc::default(), Arc::default());
@@ -216,6 +226,7 @@ fn orders(transactions: &[u32], ingests: &[(u32, RangeInclusive<usize>)]) -> Vec
 }
 
 /// Contents of a database.
+#[derive(Debug, PartialEq)]
 struct Contents {
     /// Numbers of the transactions with writes, in the order of their commits.
     order: Vec<u32>,
@@ -442,31 +453,81 @@ fn scan(tx: &Transaction, keyspace: &Keyspace, key: u8, rng: &mut TestRng) -> ls
 pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
     let world = World::create(Background::Inline, seed);
     let mut rng = TestRng::new(seed);
+    interleave(&world, &mut rng, true, &mut |error| Err(failed(error)))?;
+    world.check()
+}
+
+/// Runs interleaved transactions while calls of the file system fail. Each failure ends its transaction, and the
+/// database is resumed. Compares the contents with those after another open. Returns the number of failures, too.
+pub(crate) fn failing_transactions(seed: u64) -> Outcome<(Recorded, u64)> {
+    const CALLS: [VfsCall; 4] = [VfsCall::Append, VfsCall::Sync, VfsCall::Create, VfsCall::SyncDir];
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
+    let world = World::open_with_faults(&disk, &faults, Background::Inline);
+    let mut rng = TestRng::new(seed);
+    let add_rules = || {
+        let error = Fault::Error(Errno::Io);
+        faults.add_rule(FaultRule::new(error).for_calls(&CALLS).chance(0.02));
+        faults.add_rule(FaultRule::new(Fault::ShortWrite(Errno::NoSpace)).chance(0.01));
+    };
+    add_rules();
+    let mut failures = 0;
+    interleave(&world, &mut rng, false, &mut |_| {
+        failures += 1;
+        faults.clear_rules();
+        world.db.resume().map_err(failed)?;
+        add_rules();
+        Ok(())
+    })?;
+    faults.clear_rules();
+    world.db.resume().map_err(failed)?;
+    let before = world.contents().map_err(failed)?;
+    let recorded = world.check()?;
+    world.db.close(None).map_err(failed)?;
+    drop(world);
+    let after = World::open(&disk, Background::Inline).contents().map_err(failed)?;
+    if after != before {
+        return Err(format!("{after:?} after another open, {before:?} before"));
+    }
+    Ok((recorded, failures))
+}
+
+/// Runs random steps of up to four transactions at a time. Calls `recover` after each error. Another error than that of
+/// a lock or a conflict ends its transaction.
+fn interleave(
+    world: &World,
+    rng: &mut TestRng,
+    ingests: bool,
+    recover: &mut dyn FnMut(Error) -> Outcome,
+) -> Outcome {
     let mut sessions: Vec<Session> = Vec::new();
     let mut number = 0;
     while number < 60 || !sessions.is_empty() {
         if number < 60 && (sessions.len() < 2 || sessions.len() < 4 && rng.is_one_in(2)) {
             number += 1;
-            sessions.push(Session::begin(&world, number, &mut rng));
+            sessions.push(Session::begin(world, number, rng));
         }
         let index = rng.below(sessions.len());
-        let session = &mut sessions[index];
+        let mut session = sessions.swap_remove(index);
         if session.left > 0 {
             session.left -= 1;
-            if !session.step(&world, &mut rng).map_err(failed)? {
-                drop(sessions.swap_remove(index));
+            match session.step(world, rng) {
+                Ok(true) => sessions.push(session),
+                Ok(false) => {}
+                Err(error) => recover(error)?,
             }
         } else {
-            sessions.swap_remove(index).end(&world, &mut rng).map_err(failed)?;
+            session.end(world, rng).or_else(&mut *recover)?;
         }
-        match rng.below(240) {
-            0..12 => world.db.flush().map_err(failed)?,
-            12..18 => world.data[0].compact_range::<&[u8]>(..).map_err(failed)?,
-            18 => world.ingest(&mut rng).map_err(failed)?,
-            _ => {}
-        }
+        let maintained = match rng.below(240) {
+            0..12 => world.db.flush(),
+            12..18 => world.data[0].compact_range::<&[u8]>(..),
+            18 if ingests => world.ingest(rng),
+            _ => Ok(()),
+        };
+        maintained.or_else(&mut *recover)?;
     }
-    world.check()
+    Ok(())
 }
 
 /// Runs transactions and ingests on three threads under a random schedule.

@@ -81,18 +81,24 @@ pub fn compare_keyspace(
     Ok(())
 }
 
-/// Compares the contents of a keyspace in a transaction with the expected pairs, by scans in both directions.
+/// Compares the contents of a keyspace in a transaction with the expected pairs: all pairs in both directions, those
+/// that begin like `key`, and the value of `key`.
 ///
 /// # Errors
 /// Returns the first difference, or the first error of a read.
 pub(super) fn compare_transaction(
     tx: &Transaction,
     keyspace: &Keyspace,
+    key: &[u8],
     pairs: &Pairs,
 ) -> Result<(), Trouble> {
     let range = || tx.range::<Bytes>(keyspace, ..);
     compare_pairs("scan in a transaction", range(), pairs.iter())?;
-    compare_pairs("backward scan in a transaction", range().rev(), pairs.iter().rev())
+    compare_pairs("backward scan in a transaction", range().rev(), pairs.iter().rev())?;
+    let prefix = &key[..key.len() / 2];
+    let expected = pairs.iter().filter(|(key, _)| key.starts_with(prefix));
+    compare_pairs("prefix in a transaction", tx.prefix(keyspace, prefix), expected)?;
+    compare_value(key, tx.get_for_update(keyspace, key)?, pairs)
 }
 
 pub(super) fn compare_value(

@@ -4,13 +4,16 @@ use std::future::poll_fn;
 use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use futures_core::Stream;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::tokio::{Db, Keyspace, Range, Snapshot};
 use lsmx::vfs::MemVfs;
-use lsmx::{Durability, KeyspaceOptions, Options, Slice, Update, WriteBatch};
+use lsmx::{
+    Durability, Error, KeyspaceOptions, Options, ReadOptions, ReadTier, Slice, Update, WriteBatch,
+};
 use lsmx_testkit::world::{Bytes, Change, Pairs};
 use lsmx_testkit::{TestRng, seed};
 
@@ -18,6 +21,8 @@ use super::support::{run, runtimes};
 
 const KEYS: u64 = 400;
 const OPERATIONS: u64 = 1_500;
+/// Longer than the test.
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A database, the model of its keyspace, and a snapshot with its model.
 struct ModelledTask {
@@ -30,17 +35,20 @@ struct ModelledTask {
     snapshot: Option<(Snapshot, Pairs)>,
 }
 
-async fn open(disk: &MemVfs, background: Background) -> (Db, Keyspace) {
-    let keyspace_options = KeyspaceOptions::default()
+fn options() -> KeyspaceOptions {
+    KeyspaceOptions::default()
         .memtable_bytes(8 << 10)
         .table_bytes(8 << 10)
         .block_bytes(256)
-        .merge_operator(Append::default());
+        .merge_operator(Append::default())
+}
+
+async fn open(disk: &MemVfs, background: Background) -> (Db, Keyspace) {
     // The cache is smaller than the data, so many reads need files.
-    let options = Options::default().background(background).block_cache_bytes(16 << 10);
-    let options = options.keyspace_defaults(keyspace_options.clone());
-    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).await.unwrap();
-    let keyspace = db.keyspace("other", keyspace_options).await.unwrap();
+    let db_options = Options::default().background(background).block_cache_bytes(16 << 10);
+    let db_options = db_options.keyspace_defaults(options()).vfs(Arc::new(disk.clone()));
+    let db = Db::open("db", db_options).await.unwrap();
+    let keyspace = db.keyspace("other", options()).await.unwrap();
     (db, keyspace)
 }
 
@@ -67,7 +75,16 @@ impl ModelledTask {
     async fn write(&mut self) {
         let (key, value) = (draw_key(&mut self.rng), draw_value(&mut self.rng));
         let keyspace = &self.keyspace;
-        let change = match self.rng.below(9) {
+        let change = match self.rng.below(12) {
+            9 | 10 => return self.transact(key, value).await,
+            11 => {
+                if self.rng.is_one_in(2) {
+                    keyspace.put_with_ttl(&key, &value, HOUR).await.unwrap();
+                } else {
+                    keyspace.put_until(&key, &value, SystemTime::now() + HOUR).await.unwrap();
+                }
+                Change::Put(key, value)
+            }
             kind @ 0..4 => {
                 let durability = if kind == 3 { Durability::Sync } else { Durability::Buffered };
                 keyspace.with_write_options(durability).put(&key, &value).await.unwrap();
@@ -111,11 +128,69 @@ impl ModelledTask {
         self.apply(&change);
     }
 
+    /// Reads and writes in a transaction, and commits it or drops it.
+    async fn transact(&mut self, key: Bytes, value: Bytes) {
+        let (other, gone) = (draw_key(&mut self.rng), draw_key(&mut self.rng));
+        let changes = [
+            Change::Put(key.clone(), value.clone()),
+            Change::Merge(other.clone(), b"t"[..].into()),
+            Change::Delete(gone.clone()),
+        ];
+        let mut pairs = self.pairs.clone();
+        changes.iter().for_each(|change| change.apply(&mut pairs, &Append::default()));
+        let (keyspace, is_committed) = (&self.keyspace, self.rng.below(4) > 0);
+        let keys = [key.clone(), other.clone(), gone.clone()];
+        let expected = keys.each_ref().map(|key| pairs.get(key).cloned());
+        // Both kinds of transactions have the same methods, of which one kind returns futures of writes.
+        macro_rules! execute {
+            ($tx:ident, $done:tt) => {
+                let old = $tx.get_for_update(keyspace, &key).await.unwrap();
+                assert_eq!(old.as_deref(), self.pairs.get(&key).map(|it| &**it));
+                execute!($done, $tx.put(keyspace, &key, &value));
+                let savepoint = $tx.savepoint();
+                execute!($done, $tx.put_with_ttl(keyspace, &other, "undone", HOUR));
+                $tx.rollback_to(savepoint).unwrap();
+                execute!($done, $tx.merge(keyspace, &other, b"t"));
+                execute!($done, $tx.delete(keyspace, &gone));
+                let values = $tx.multi_get(keyspace, keys.clone()).await.unwrap();
+                let values = values.into_iter().map(|it| it.map(|it| Bytes::from(&*it)));
+                assert!(values.eq(expected));
+                let mut range = $tx.prefix(keyspace, b"key-1");
+                let mut found = Vec::new();
+                while let Some(pair) = range.next().await {
+                    found.push(owned(pair.unwrap()));
+                }
+                drop(range);
+                let expected = pairs.iter().filter(|(key, _)| key.starts_with(b"key-1"));
+                assert!(found.iter().map(|(key, value)| (key, value)).eq(expected));
+                if is_committed {
+                    $tx.commit(Durability::Buffered).await.unwrap();
+                }
+            };
+            (await, $write:expr) => {
+                $write.await.unwrap()
+            };
+            (now, $write:expr) => {
+                $write.unwrap()
+            };
+        }
+        if self.rng.is_one_in(2) {
+            let tx = self.db.transaction().await.unwrap();
+            execute!(tx, now);
+        } else {
+            let tx = self.db.locking_transaction(HOUR).await.unwrap();
+            execute!(tx, await);
+        }
+        if is_committed {
+            self.pairs = pairs;
+        }
+    }
+
     async fn read(&mut self) {
         let keys: Vec<_> = (0..self.rng.below(80)).map(|_| draw_key(&mut self.rng)).collect();
         let (one, other) = (draw_key(&mut self.rng), draw_key(&mut self.rng));
         let (from, to) = if one < other { (one, other) } else { (other, one) };
-        let (kind, keyspace) = (self.rng.below(6), &self.keyspace);
+        let (kind, keyspace) = (self.rng.below(7), &self.keyspace);
         let held = self.snapshot.as_ref().filter(|_| self.rng.is_one_in(2));
         let (snapshot, pairs) = match held {
             Some((snapshot, pairs)) => (Some(snapshot), pairs),
@@ -137,6 +212,23 @@ impl ModelledTask {
                 }
             }
             2 => {
+                // A read from memory alone may be refused. It never returns a wrong result.
+                for key in keys {
+                    let options = ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() };
+                    let value = match snapshot {
+                        Some(snapshot) => snapshot.get_with(keyspace, &key, &options).await,
+                        None => keyspace.get_with(&key, &options).await,
+                    };
+                    match value {
+                        Err(Error::WouldBlock) => {}
+                        value => {
+                            let expected = pairs.get(&key).map(|it| &**it);
+                            assert_eq!(value.unwrap().as_deref(), expected);
+                        }
+                    }
+                }
+            }
+            3 => {
                 let expected: Vec<_> = keys.iter().map(|key| pairs.get(key).cloned()).collect();
                 let values = match snapshot {
                     Some(snapshot) => snapshot.multi_get(keyspace, keys).await,
@@ -145,7 +237,7 @@ impl ModelledTask {
                 let values = values.unwrap().into_iter().map(|it| it.map(|it| Bytes::from(&*it)));
                 assert_eq!(values.collect::<Vec<_>>(), expected);
             }
-            3 => {
+            4 => {
                 let iter = || match snapshot {
                     Some(snapshot) => snapshot.iter(keyspace).limit(1),
                     None => keyspace.iter().limit(1),
@@ -155,7 +247,7 @@ impl ModelledTask {
                 assert_eq!(key(first), pairs.keys().next().cloned());
                 assert_eq!(key(last), pairs.keys().next_back().cloned());
             }
-            4 => {
+            5 => {
                 let range = match snapshot {
                     Some(snapshot) => snapshot.prefix(keyspace, b"key-1"),
                     None => keyspace.prefix(b"key-1"),
@@ -175,7 +267,17 @@ impl ModelledTask {
     }
 
     async fn maintain(&mut self) {
-        match self.rng.below(6) {
+        match self.rng.below(8) {
+            6 => {
+                let copy = self.db.clone_keyspace("other", "copy", options()).await.unwrap();
+                compare_all(&copy, &self.pairs).await;
+                self.db.run_blocking(|db| db.drop_keyspace("copy")).await.unwrap();
+            }
+            7 => {
+                self.db.rename_keyspace("other", "renamed").await.unwrap();
+                compare_all(&self.keyspace, &self.pairs).await;
+                self.db.rename_keyspace("renamed", "other").await.unwrap();
+            }
             0 => self.snapshot = Some((self.db.snapshot().await.unwrap(), self.pairs.clone())),
             1 => self.snapshot = None,
             2 => self.db.run_blocking(lsmx::Db::flush).await.unwrap(),
@@ -191,6 +293,14 @@ impl ModelledTask {
             }
         }
     }
+}
+
+async fn compare_all(keyspace: &Keyspace, pairs: &Pairs) {
+    let (mut range, mut found) = (keyspace.iter(), Pairs::new());
+    while let Some(pair) = range.next().await {
+        found.extend([owned(pair.unwrap())]);
+    }
+    assert_eq!(&found, pairs);
 }
 
 fn owned((key, value): (Slice, Slice)) -> (Bytes, Bytes) {

@@ -661,28 +661,33 @@ impl ModelledDb {
     fn write_in_transaction(&mut self, kind: TransactionKind, writes: &[Write], is_synced: bool) {
         // A transaction without writes syncs nothing.
         let is_synced = is_synced && !self.batch(writes).0.is_empty();
-        let tx = match kind {
+        let begin = || match kind {
             TransactionKind::Optimistic => self.db().transaction(),
-            TransactionKind::Locking => {
-                self.counts.locking_transactions += 1;
-                self.db().locking_transaction(LOCK_TIMEOUT)
-            }
+            TransactionKind::Locking => self.db().locking_transaction(LOCK_TIMEOUT),
         };
+        let (abandoned, tx) = (begin(), begin());
+        for write in writes {
+            let (_, keyspace, change) = self.change(*write);
+            change.add_to_transaction(&abandoned, &keyspace).unwrap();
+        }
+        // The writes have no effect, and their locks are released.
+        drop(abandoned);
+        self.counts.locking_transactions += u64::from(matches!(kind, TransactionKind::Locking));
         let mut contents = self.contents.clone();
         let mut changes = Vec::new();
         for (number, write) in writes.iter().enumerate() {
             let (index, keyspace, change) = self.change(*write);
             let pairs = Arc::make_mut(contents[index].as_mut().expect("it exists"));
+            let keys = [number, number + 1].map(|key| self.key(key));
             if number % 3 == 1 {
                 let savepoint = tx.savepoint();
                 change.add_to_transaction(&tx, &keyspace).unwrap();
                 tx.rollback_to(savepoint).unwrap();
-                compare_transaction(&tx, &keyspace, pairs).unwrap();
+                compare_transaction(&tx, &keyspace, &keys[0], pairs).unwrap();
             }
             change.add_to_transaction(&tx, &keyspace).unwrap();
             change.apply(pairs, &*self.operator(index));
-            compare_transaction(&tx, &keyspace, pairs).unwrap();
-            let keys = [number, number + 1].map(|key| self.key(key));
+            compare_transaction(&tx, &keyspace, &keys[1], pairs).unwrap();
             let values = tx.multi_get(&keyspace, &keys).unwrap();
             for (key, value) in keys.iter().zip(values) {
                 compare_value(key, value, pairs).unwrap();
