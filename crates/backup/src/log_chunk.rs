@@ -3,6 +3,8 @@
 //! An object is a record with the [`ChunkHeader`], followed by the bytes of an [`lsmx::LogChunk`]. Objects are created only if they do
 //! not exist, and in ascending order, so that the last one is found by reads of `N + 1` even if a listing is stale.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use lsmx_base::checksum::xxh3;
@@ -41,6 +43,15 @@ impl ChunkHeader {
     fn archived_log(&self) -> ArchivedLog {
         ArchivedLog { chunks: self.number, last_seq: self.last_seq, time_ms: self.time_ms }
     }
+}
+
+/// Damaged chunks in a part of an archived log, or directly after it.
+#[derive(Debug)]
+pub(crate) struct LogDamage {
+    /// Error of one of the chunks.
+    pub(crate) error: Error,
+    /// Last sequence number of the part and of the damaged chunks directly after it. A lower bound if no later chunk is readable.
+    pub(crate) last_seq: u64,
 }
 
 /// Encodes the object of a chunk.
@@ -201,14 +212,14 @@ pub(crate) async fn read_existing_header(
     header.ok_or_else(|| Error::damaged(chunk_path(backup, number), "it does not exist"))
 }
 
-/// Returns the part of an archived log up to a time, or `None` if the first chunk is later. Also returns the damage of the next chunk,
-/// if its header is damaged: this chunk and further ones may be in the part.
+/// Returns the part of an archived log up to a time, or `None` if the first chunk is later. Also returns the damage that the search has
+/// found in the part or directly after it. The damaged chunks after the part may belong to it.
 pub(crate) async fn archived_log_until(
     store: &dyn ObjectStore,
     backup: u64,
     log: ArchivedLog,
     time_ms: u64,
-) -> Result<(Option<ArchivedLog>, Option<Error>), Error> {
+) -> Result<(Option<ArchivedLog>, Option<LogDamage>), Error> {
     let early = last_chunk_where(store, backup, log, |chunk| chunk.time_ms <= time_ms);
     early.await
 }
@@ -216,7 +227,7 @@ pub(crate) async fn archived_log_until(
 /// Returns the part of an archived log up to a commit, which must be in it.
 ///
 /// # Errors
-/// [`Error::Damaged`] if the header of a chunk is damaged, and the commit may be in this chunk or in a later one.
+/// [`Error::Damaged`] if the search has found a chunk whose header is damaged, and the commit may be in this chunk or in a later one.
 pub(crate) async fn archived_log_through(
     store: &dyn ObjectStore,
     backup: u64,
@@ -226,40 +237,69 @@ pub(crate) async fn archived_log_through(
     let before = last_chunk_where(store, backup, log, |chunk| chunk.last_seq < seq);
     let (before, damage) = before.await?;
     if let Some(damage) = damage {
-        return Err(damage);
+        return Err(damage.error);
     }
     let number = before.map_or(1, |before| before.chunks + 1);
     let header = read_existing_header(store, backup, number).await?;
     Ok(ArchivedLog { last_seq: seq, ..header.archived_log() })
 }
 
-/// Returns the archived log up to the last chunk for which a condition holds. It holds for a number of chunks at the start. Also returns
-/// the damage of the next chunk, if its header is damaged: the condition may hold for this chunk and for further ones.
+/// Returns the archived log up to the last readable chunk for which a condition holds. It holds for a number of chunks at the start. Also
+/// returns the damage that the search has found in this part or directly after it. The condition may hold for the damaged chunks
+/// after the part.
 async fn last_chunk_where(
     store: &dyn ObjectStore,
     backup: u64,
     log: ArchivedLog,
     holds: impl Fn(&ArchivedLog) -> bool,
-) -> Result<(Option<ArchivedLog>, Option<Error>), Error> {
+) -> Result<(Option<ArchivedLog>, Option<LogDamage>), Error> {
     if holds(&log) {
         return Ok((Some(log), None));
     }
-    let (mut found, mut end, mut damage) = (None, log.chunks, None);
+    // Either the condition does not hold for the chunk `end`, or the chunk is damaged. `last_seq` is then the last sequence number of
+    // the damaged chunks that begin with it.
+    let (mut found, mut end, mut last_seq) = (None::<ArchivedLog>, log.chunks, log.last_seq);
+    let (mut damage_before_found, mut damage_at_end) = (None, None);
     loop {
-        let number = found.as_ref().map_or(0, |found: &ArchivedLog| found.chunks);
+        let number = found.map_or(0, |found| found.chunks);
         if end - number <= 1 {
-            return Ok((found, damage));
+            if let (None, Some(found)) = (&damage_at_end, found) {
+                last_seq = found.last_seq;
+            }
+            let damage: Option<Error> = damage_before_found.or(damage_at_end);
+            return Ok((found, damage.map(|error| LogDamage { error, last_seq })));
         }
         let middle = number + (end - number) / 2;
-        match read_existing_header(store, backup, middle).await.map(|header| header.archived_log())
-        {
-            Ok(chunk) if holds(&chunk) => found = Some(chunk),
-            Ok(_) => (end, damage) = (middle, None),
-            // The wanted chunk may be an earlier one.
-            Err(error @ Error::Damaged { .. }) => (end, damage) = (middle, Some(error)),
+        // The chunk after a damaged one shows whether the condition holds for the damaged chunk.
+        let (damage, chunk) = first_readable_header(store, backup, middle..=end).await?;
+        match chunk.as_ref().map(ChunkHeader::archived_log) {
+            Some(log) if holds(&log) => {
+                found = Some(log);
+                damage_before_found = damage_before_found.or(damage);
+            }
+            _ => {
+                (end, damage_at_end) = (middle, damage);
+                last_seq = chunk.map_or(last_seq, |chunk| chunk.first_seq - 1);
+            }
+        }
+    }
+}
+
+/// Returns the damage of the first chunk of a range, if its header is damaged, and the header of the first readable chunk.
+async fn first_readable_header(
+    store: &dyn ObjectStore,
+    backup: u64,
+    numbers: RangeInclusive<u64>,
+) -> Result<(Option<Error>, Option<ChunkHeader>), Error> {
+    let mut damage = None;
+    for number in numbers {
+        match read_existing_header(store, backup, number).await {
+            Ok(header) => return Ok((damage, Some(header))),
+            Err(error @ Error::Damaged { .. }) => damage = damage.or(Some(error)),
             Err(error) => return Err(error),
         }
     }
+    Ok((damage, None))
 }
 
 /// Checks that a chunk follows the log up to `last_seq`, which is the last sequence number of the previous chunk.

@@ -1,13 +1,15 @@
 //! Choice of the backup and of the part of its archived log for a restore.
 //!
-//! If the last chunk of a log is damaged, the log up to this chunk is a candidate. The same applies if the search for a time meets a
-//! damaged chunk. The choice fails only if it needs the damaged chunk.
+//! If the search in a log finds damaged chunks, the readable part of the log remains a candidate. The comparison of candidates then
+//! assumes that the damaged chunks belong to the wanted state. The choice fails if it selects such a candidate.
 
 use object_store::ObjectStore;
 
 use crate::catalog::BackupInfo;
 use crate::error::Error;
-use crate::log_chunk::{archived_log_through, archived_log_until, chunk_path, readable_log};
+use crate::log_chunk::{
+    LogDamage, archived_log_through, archived_log_until, chunk_path, readable_log,
+};
 
 /// The state that [`BackupRepository::restore`](crate::BackupRepository::restore) restores.
 ///
@@ -89,6 +91,12 @@ async fn plan_commit(
     Err(Error::CommitNotArchived { seq, ranges })
 }
 
+/// A backup and the part of its archived log for a restore to a time.
+struct TimeCandidate {
+    info: BackupInfo,
+    damage: Option<LogDamage>,
+}
+
 /// Chooses the backup whose archived log reaches the latest state that is not later than the time.
 async fn plan_time(
     store: &dyn ObjectStore,
@@ -96,41 +104,61 @@ async fn plan_time(
     time_ms: u64,
 ) -> Result<RestorePlan, Error> {
     check_extensible(&candidates)?;
-    let mut best: Option<(BackupInfo, Option<Error>)> = None;
+    let mut best: Option<TimeCandidate> = None;
     for mut info in candidates {
         if info.checkpoint_ms.is_none_or(|checkpoint_ms| checkpoint_ms > time_ms) {
             continue;
         }
-        let (log, damage) = readable_log(store, info.id).await?;
-        // The damaged chunk may be the last one that is not later than the time.
-        let mut damage = damage.filter(|_| log.is_none_or(|log| log.time_ms <= time_ms));
-        if let Some(log) = log {
-            let (archived, next_damage) = archived_log_until(store, info.id, log, time_ms).await?;
-            (info.archived, damage) = (archived, damage.or(next_damage));
+        let (log, last_damage) = readable_log(store, info.id).await?;
+        let (archived, mut damage) = match log {
+            Some(log) => archived_log_until(store, info.id, log, time_ms).await?,
+            None => (None, None),
+        };
+        info.archived = archived;
+        // The damaged chunk after the readable log may be the last one that is not later than the time.
+        if let Some(error) = last_damage.filter(|_| archived == log) {
+            let last_seq = info.last_restorable_seq().map_or(0, |last_seq| last_seq + 1);
+            damage = Some(LogDamage { error, last_seq });
         }
-        if best.as_ref().is_none_or(|(best, _)| is_newer_state(&info, best)) {
-            best = Some((info, damage));
+        let candidate = TimeCandidate { info, damage };
+        if best.as_ref().is_none_or(|best| candidate.is_newer_state(best)) {
+            best = Some(candidate);
         }
     }
-    let (info, damage) = best.ok_or(Error::NoBackupBefore { time_ms })?;
+    let TimeCandidate { info, damage } = best.ok_or(Error::NoBackupBefore { time_ms })?;
     if let Some(damage) = damage {
-        return Err(damage);
+        return Err(damage.error);
     }
     let through = info.last_restorable_seq().unwrap_or_default();
     RestorePlan::through(store, info, through).await
 }
 
-/// Returns whether the state of a backup and its log is newer than that of an earlier backup. The times decide only if its last
-/// sequence number is smaller: a database that was restored and continued may repeat numbers of later commits of the original. After
-/// an error of the clock, times of the earlier backup may be too late.
-///
-/// The time of the newer backup is the start of its run. If it is later than the state of the earlier backup, the newer backup contains all
-/// commits of this state, or belongs to a restored database. The times of its checkpoint and of its chunks do not count: before them, an
-/// archiver may have archived later commits with the earlier backup.
-fn is_newer_state(info: &BackupInfo, earlier: &BackupInfo) -> bool {
-    let earlier_ms = earlier.archived.map(|archived| archived.time_ms).max(earlier.checkpoint_ms);
-    info.last_restorable_seq() >= earlier.last_restorable_seq()
-        || Some(info.created_ms) > earlier_ms
+impl TimeCandidate {
+    /// Returns whether the state of this candidate is newer than that of an earlier backup. The times decide only if its last
+    /// sequence number is smaller: a database that was restored and continued may repeat numbers of later commits of the original.
+    /// After an error of the clock, times of the earlier backup may be too late.
+    ///
+    /// The time of this candidate is the start of its run. If it is later than the state of the earlier backup, this candidate contains all
+    /// commits of this state, or belongs to a restored database. The times of its checkpoint and of its chunks do not count: before them,
+    /// an archiver may have archived later commits with the earlier backup.
+    ///
+    /// The times of damaged chunks are unknown. They may be later than the start, so only sequence numbers show that this candidate
+    /// contains the commits of damaged chunks of the earlier backup.
+    fn is_newer_state(&self, earlier: &TimeCandidate) -> bool {
+        let rank = |candidate: &TimeCandidate| {
+            let damaged_seq = candidate.damage.as_ref().map(|damage| damage.last_seq);
+            (candidate.info.last_restorable_seq().max(damaged_seq), candidate.damage.is_none())
+        };
+        let (info, earlier_info) = (&self.info, &earlier.info);
+        rank(self) >= rank(earlier)
+            || info.last_restorable_seq() < earlier_info.last_restorable_seq()
+                && Some(info.created_ms) > state_ms(earlier_info)
+    }
+}
+
+/// Returns the time of the state of a backup and its archived log.
+fn state_ms(info: &BackupInfo) -> Option<u64> {
+    info.archived.map(|archived| archived.time_ms).max(info.checkpoint_ms)
 }
 
 /// Fails if no backup can be extended by the archived log.

@@ -528,6 +528,58 @@ fn damaged_chunk_in_the_middle_prevents_only_restores_that_need_it() {
     });
 }
 
+/// After a search had found a damaged chunk, a restore to a time selected another backup, although intact headers of later chunks proved
+/// that its state is older.
+#[test]
+fn restore_to_a_time_with_a_damaged_chunk_is_exact_or_an_error() {
+    run(async {
+        // The second backup is created between the chunks 8 and 9, or between two commits of chunk 9.
+        for is_inside_chunk in [false, true] {
+            let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let repository = BackupRepository::new(Arc::clone(&store));
+            let mut db = ArchivedDb::with_limits(|options| options.chunk_bytes = 10_000);
+            db.archive(&repository).await;
+            let mut chunk_times_ms = vec![db.clock_ms.load(Ordering::Relaxed)];
+            for chunk in 1..=17 {
+                if chunk == 9 {
+                    if is_inside_chunk {
+                        db.put("key", "in both");
+                    }
+                    // The backup starts after the time of chunk 8.
+                    db.clock_ms.fetch_add(3, Ordering::Relaxed);
+                    repository.create(&db.db, &db.second_backup_options()).await.unwrap();
+                }
+                db.put("key", &chunk.to_string());
+                assert_eq!(db.archive(&repository).await.chunks, 1);
+                chunk_times_ms.push(db.clock_ms.load(Ordering::Relaxed));
+            }
+            let times_ms = (1_000..=chunk_times_ms[17] + 1).chain([u64::MAX]);
+            let mut expected = Vec::new();
+            for time_ms in times_ms {
+                expected.push((time_ms, planned_seq(&repository, time_ms).await.unwrap()));
+            }
+            for damaged in 1..=17 {
+                let object = crate::log_chunk::chunk_path(1, damaged as u64);
+                let intact = store.get(&object).await.unwrap().bytes().await.unwrap();
+                store.put(&object, "damaged".into()).await.unwrap();
+                for &(time_ms, expected) in &expected {
+                    let text = format!("damaged chunk {damaged}, time {time_ms}");
+                    match planned_seq(&repository, time_ms).await {
+                        Ok(found) => assert_eq!(found, expected, "{text}"),
+                        Err(Error::Damaged { object: named, .. }) => {
+                            assert_eq!(named, object.to_string(), "{text}");
+                            // The damaged chunk may have the time of the chunk before it.
+                            assert!(time_ms >= chunk_times_ms[damaged - 1], "{text}");
+                        }
+                        Err(error) => panic!("{text}: {error}"),
+                    }
+                }
+                store.put(&object, intact.into()).await.unwrap();
+            }
+        }
+    });
+}
+
 /// A restored database continues under the name of the original. Its newest state is newer than those of the original, although
 /// the original may have used larger sequence numbers.
 #[test]
@@ -570,16 +622,21 @@ async fn latest_seq(repository: &BackupRepository, time_ms: u64) -> Option<u64> 
     seqs.into_iter().max()
 }
 
+/// Returns the last sequence number that a restore to a time selects, or `None` if no backup is old enough.
+async fn planned_seq(repository: &BackupRepository, time_ms: u64) -> Result<Option<u64>, Error> {
+    let backups = repository.catalog.load().await.unwrap().backups;
+    let point = RestorePoint::Time(time_ms);
+    match plan_restore(&*repository.catalog.store, backups, point).await {
+        Ok(plan) => Ok(plan.through),
+        Err(Error::NoBackupBefore { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Checks that each time selects the latest state of the repository.
 async fn check_times(repository: &BackupRepository, times_ms: impl IntoIterator<Item = u64>) {
     for time_ms in times_ms {
-        let backups = repository.catalog.load().await.unwrap().backups;
-        let point = RestorePoint::Time(time_ms);
-        let found = match plan_restore(&*repository.catalog.store, backups, point).await {
-            Ok(plan) => plan.through,
-            Err(Error::NoBackupBefore { .. }) => None,
-            Err(error) => panic!("time {time_ms}: {error}"),
-        };
+        let found = planned_seq(repository, time_ms).await.unwrap();
         assert_eq!(found, latest_seq(repository, time_ms).await, "time {time_ms}");
     }
 }
