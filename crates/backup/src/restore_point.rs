@@ -8,7 +8,7 @@ use object_store::ObjectStore;
 use crate::catalog::BackupInfo;
 use crate::error::Error;
 use crate::log_chunk::{
-    LogDamage, archived_log_through, archived_log_until, chunk_path, readable_log,
+    LogDamage, archived_log_through, archived_log_until, chunk_path, read_chunk, readable_log,
 };
 
 /// The state that [`BackupRepository::restore`](crate::BackupRepository::restore) restores.
@@ -59,14 +59,16 @@ pub(crate) async fn plan_restore(
     }
 }
 
-/// Chooses the newest backup whose archived log extends it to the commit.
+/// Chooses the newest backup whose archived log extends it to the commit, or an older one if chunks of the newest one are damaged.
 async fn plan_commit(
     store: &dyn ObjectStore,
     candidates: Vec<BackupInfo>,
     seq: u64,
 ) -> Result<RestorePlan, Error> {
     check_extensible(&candidates)?;
-    let (mut ranges, mut newest_damage) = (Vec::new(), None);
+    let (mut ranges, mut plans, mut newest_damage) = (Vec::new(), Vec::new(), None);
+    // Start of the newest backup that contains the commit with its log, or may contain it.
+    let mut newest_start_ms = None;
     for mut info in candidates.into_iter().rev() {
         let Some(backup_seq) = info.last_seq else { continue };
         let (archived, damage) = match backup_seq == seq {
@@ -74,13 +76,47 @@ async fn plan_commit(
             false => readable_log(store, info.id).await?,
         };
         info.archived = archived;
+        let created_ms = info.created_ms;
         let last = info.last_restorable_seq().unwrap_or(backup_seq);
-        if (backup_seq..=last).contains(&seq) {
-            return RestorePlan::through(store, info, seq).await;
+        let plan = match (backup_seq..=last).contains(&seq) {
+            true => RestorePlan::through(store, info, seq).await.map(Some),
+            false => {
+                ranges.push((backup_seq, last));
+                // The damaged chunk may contain the commit.
+                damage.filter(|_| last < seq).map_or(Ok(None), Err)
+            }
+        };
+        match plan {
+            Ok(None) => continue,
+            // The newer backup does not contain the commit without its log. If the older archive had the commit before the start of
+            // the newer backup, the newer backup is that of a restored database, and its commit with this number is another one.
+            Ok(Some(plan)) if newest_start_ms.is_some_and(|ms| state_ms(&plan.info) < Some(ms)) => {
+            }
+            Ok(Some(plan)) => {
+                let has_log = plan.info.archived.is_some();
+                plans.push(plan);
+                if !has_log {
+                    break;
+                }
+            }
+            Err(error @ Error::Damaged { .. }) => newest_damage = newest_damage.or(Some(error)),
+            Err(error) => return Err(error),
         }
-        // The damaged chunk may contain the commit.
-        newest_damage = newest_damage.or(damage.filter(|_| last < seq));
-        ranges.push((backup_seq, last));
+        newest_start_ms = newest_start_ms.or(Some(created_ms));
+    }
+    // The searches have not read all chunks. Archives overlap in the commits during a backup, so few chunks are read here.
+    while plans.len() > 1 {
+        match check_chunks(store, &plans[0].info).await {
+            Ok(()) => break,
+            Err(error @ Error::Damaged { .. }) => {
+                newest_damage = newest_damage.or(Some(error));
+                plans.remove(0);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(plan) = plans.into_iter().next() {
+        return Ok(plan);
     }
     if let Some(damage) = newest_damage {
         return Err(damage);
@@ -89,6 +125,17 @@ async fn plan_commit(
     let after = ranges.iter().filter(|(first, _)| *first > seq).min_by_key(|(first, _)| *first);
     let ranges = before.into_iter().chain(after).copied().collect();
     Err(Error::CommitNotArchived { seq, ranges })
+}
+
+/// Reads the chunks of the archived log of a backup.
+///
+/// # Errors
+/// [`Error::Damaged`] if a chunk does not exist or is damaged.
+async fn check_chunks(store: &dyn ObjectStore, info: &BackupInfo) -> Result<(), Error> {
+    for number in 1..=info.archived.map_or(0, |log| log.chunks) {
+        read_chunk(store, info.id, number).await?;
+    }
+    Ok(())
 }
 
 /// A backup and the part of its archived log for a restore to a time.

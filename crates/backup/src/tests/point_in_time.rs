@@ -641,6 +641,41 @@ async fn check_times(repository: &BackupRepository, times_ms: impl IntoIterator<
     }
 }
 
+/// Creates a database whose next run of the archiver creates a new backup, because the log is large. After the cell is filled with the
+/// database, commits are added during the upload of this backup. Each read of the clock advances it. Returns the cell and the clock.
+async fn database_before_second_backup(
+    repository: &BackupRepository,
+) -> (ArchivedDb, Arc<OnceLock<Db>>, Arc<AtomicU64>) {
+    let clock_ms = Arc::new(AtomicU64::new(1_000));
+    let written = Arc::new(OnceLock::<Db>::new());
+    let mut db = ArchivedDb::with_limits(|options| {
+        options.backup_after_bytes = 1_500;
+        let written = Arc::clone(&written);
+        let commit = move || {
+            if let Some(db) = written.get() {
+                let last_seq = db.snapshot().seq().0;
+                db.put("key", format!("{last_seq:0100}")).unwrap();
+                db.sync().unwrap();
+            }
+        };
+        // A thread of its own, because the caller holds the lock of the progress.
+        let commit = move |_: crate::Progress| {
+            std::thread::scope(|scope| scope.spawn(&commit).join()).unwrap();
+        };
+        let progress: Option<crate::ProgressCallback> = Some(Arc::new(commit));
+        let transfer = TransferOptions { progress, ..one_at_a_time() };
+        let clock_ms = Arc::clone(&clock_ms);
+        let tick = move || clock_ms.fetch_add(1, Ordering::Relaxed);
+        options.backup = options.backup.clone().transfer(transfer).test_clock(tick);
+    });
+    db.archive(repository).await;
+    for _ in 0..4 {
+        db.put("key", &"v".repeat(500));
+    }
+    db.db.sync().unwrap();
+    (db, written, clock_ms)
+}
+
 /// The first chunks of a new backup contain commits that the previous archive has already. A restore chose them, because they were
 /// read later, and omitted the later commits of the previous archive.
 #[test]
@@ -650,34 +685,7 @@ fn state_of_the_previous_archive_is_newest_until_the_next_archive_has_reached_it
         for call in 0.. {
             let inner = Arc::new(InMemory::new());
             let healthy = repository(FaultStore::new(&inner));
-            let clock_ms = Arc::new(AtomicU64::new(1_000));
-            let written = Arc::new(OnceLock::<Db>::new());
-            let mut db = ArchivedDb::with_limits(|options| {
-                options.backup_after_bytes = 1_500;
-                let written = Arc::clone(&written);
-                let commit = move || {
-                    if let Some(db) = written.get() {
-                        db.put("key", [b'v'; 100]).unwrap();
-                        db.sync().unwrap();
-                    }
-                };
-                // A thread of its own, because the caller holds the lock of the progress.
-                let commit = move |_: crate::Progress| {
-                    std::thread::scope(|scope| scope.spawn(&commit).join()).unwrap();
-                };
-                let progress: Option<crate::ProgressCallback> = Some(Arc::new(commit));
-                let transfer = TransferOptions { progress, ..one_at_a_time() };
-                let clock_ms = Arc::clone(&clock_ms);
-                // Each read of the clock advances it.
-                let tick = move || clock_ms.fetch_add(1, Ordering::Relaxed);
-                options.backup = options.backup.clone().transfer(transfer).test_clock(tick);
-            });
-            db.archive(&healthy).await;
-            for _ in 0..4 {
-                db.put("key", &"v".repeat(500));
-            }
-            db.db.sync().unwrap();
-            // From here on, commits are added during the upload of the next backup.
+            let (mut db, written, clock_ms) = database_before_second_backup(&healthy).await;
             assert!(written.set(db.db.clone()).is_ok());
             let store = FaultStore::new(&inner).with_crash(Crash { call, has_effect: true });
             let crashed = db.archiver.run_once(&repository(store.clone())).await.is_err();
@@ -693,6 +701,81 @@ fn state_of_the_previous_archive_is_newest_until_the_next_archive_has_reached_it
             }
         }
         assert!(incomplete > 0, "the case does not occur");
+    });
+}
+
+/// A restore to a commit failed if the newest archive with the commit had a damaged chunk, although an older archive contains the commit.
+#[test]
+fn commit_of_two_archives_can_be_restored_if_one_is_damaged() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let (mut db, written, _) = database_before_second_backup(&repository).await;
+        assert!(written.set(db.db.clone()).is_ok());
+        db.archive(&repository).await;
+        let backups = repository.backups().await.unwrap();
+        let last_seqs = backups.iter().map(|info| info.archived.unwrap().last_seq);
+        let overlap = backups[1].last_seq.unwrap() + 1..=last_seqs.min().unwrap();
+        let mut expected = Vec::new();
+        for seq in overlap {
+            let found = restored_to(&repository, RestorePoint::Commit(seq)).await.unwrap();
+            expected.push((seq, found));
+        }
+        let chunk = |backup, number| crate::log_chunk::chunk_path(backup, number);
+        let second = read_header(&*store, 2, 2).await.unwrap().unwrap();
+        assert!(second.last_seq <= expected.last().unwrap().0, "{second:?}");
+        for number in 1..=2 {
+            let object = chunk(2, number);
+            let intact = store.get(&object).await.unwrap().bytes().await.unwrap();
+            let mut other_contents = intact.to_vec();
+            *other_contents.last_mut().unwrap() ^= 1;
+            for damaged in [b"damaged".to_vec(), other_contents] {
+                store.put(&object, damaged.into()).await.unwrap();
+                for (seq, expected) in &expected {
+                    let found = restored_to(&repository, RestorePoint::Commit(*seq)).await.unwrap();
+                    assert_eq!(found, *expected, "{object}, commit {seq}");
+                }
+            }
+            store.put(&object, intact.into()).await.unwrap();
+        }
+        for backup in [1, 2] {
+            store.put(&chunk(backup, 1), "damaged".into()).await.unwrap();
+        }
+        for (seq, _) in expected {
+            let refused = restored_to(&repository, RestorePoint::Commit(seq)).await.unwrap_err();
+            assert!(matches!(refused, Error::Damaged { .. }), "commit {seq}: {refused}");
+        }
+    });
+}
+
+/// A restored database continues under the name of the original and repeats its sequence numbers.
+#[test]
+fn commit_in_a_damaged_chunk_is_not_replaced_by_a_commit_before_the_restore() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let mut seqs = Vec::new();
+        for (name, start_ms) in [("original", 1_000), ("restored", 10_000)] {
+            let mut db = ArchivedDb::new();
+            db.clock_ms.store(start_ms, Ordering::Relaxed);
+            db.archive(&repository).await;
+            for _ in 0..4 {
+                seqs.push(db.put("key", name));
+                db.archive(&repository).await;
+            }
+        }
+        assert_eq!(seqs[..4], seqs[4..]);
+        for number in [2, 4] {
+            let object = crate::log_chunk::chunk_path(2, number);
+            let intact = store.get(&object).await.unwrap().bytes().await.unwrap();
+            store.put(&object, "damaged".into()).await.unwrap();
+            let point = RestorePoint::Commit(seqs[3]);
+            match restored_to(&repository, point).await {
+                Err(Error::Damaged { object: named, .. }) => assert_eq!(named, object.to_string()),
+                other => panic!("{object}: {other:?}"),
+            }
+            store.put(&object, intact.into()).await.unwrap();
+        }
     });
 }
 
