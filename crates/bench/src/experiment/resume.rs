@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, Result};
-use crate::report::file::sync_directory;
+use crate::report::file::{resolve_path, sync_directory};
 
 const PLAN: &str = "plan.json";
 const LOCK: &str = "LOCK";
@@ -103,6 +103,27 @@ impl RunDirectory {
     /// The directory cannot be read.
     pub fn exists(directory: &Path) -> Result<bool> {
         directory.join(PLAN).try_exists().map_err(Error::io("look into", directory))
+    }
+
+    /// Checks that no output file has the name of a file that a run writes or removes in the directory. `outputs` has the
+    /// flag and the path of each output.
+    ///
+    /// # Errors
+    /// [`Error::Contradiction`] if an output has such a name.
+    pub fn check_outputs(directory: &Path, outputs: &[(&str, &Path)]) -> Result<()> {
+        let resolved = resolve_path(directory);
+        for (flag, path) in outputs {
+            let file = resolve_path(path);
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let is_own = name == LOCK || is_finished(&name) || is_unfinished(&name);
+            if is_own && file.parent() == Some(resolved.as_path()) {
+                let output = format!("{flag} {}", path.display());
+                let directory = format!("--resume {}", directory.display());
+                let why = "a file of that directory would be replaced";
+                return Err(Error::contradictory_arguments(output, directory, why));
+            }
+        }
+        Ok(())
     }
 
     /// Opens or creates the directory for a command.
@@ -195,11 +216,15 @@ fn cell_file_name(place: u64) -> String {
     format!("{place:06}.json")
 }
 
+/// Returns whether a complete write of [`RunDirectory`] leaves a file with this name.
+fn is_finished(name: &str) -> bool {
+    let place = name.strip_suffix(".json").and_then(|place| place.parse().ok());
+    name == PLAN || place.is_some_and(|place| cell_file_name(place) == name)
+}
+
 /// Returns whether an interrupted write of [`RunDirectory`] leaves a file with this name.
 fn is_unfinished(name: &str) -> bool {
-    let Some(finished) = name.strip_suffix(UNFINISHED) else { return false };
-    let place = finished.strip_suffix(".json").and_then(|place| place.parse().ok());
-    finished == PLAN || place.is_some_and(|place| cell_file_name(place) == finished)
+    name.strip_suffix(UNFINISHED).is_some_and(is_finished)
 }
 
 fn list_file_names(directory: &Path) -> Result<Vec<String>> {
@@ -284,6 +309,24 @@ mod tests {
         fs::create_dir(&strange).unwrap();
         fs::write(strange.join("thesis.tmp"), "precious").unwrap();
         assert!(refusal(&strange, &identity("x")).contains("no plan.json"));
+    }
+
+    /// Regression test: an output could replace the plan or the result of a finished run.
+    #[test]
+    fn resume_outputs_with_names_of_the_directory_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("sub")).unwrap();
+        let check = |name: &str| {
+            let output = directory.path().join(name);
+            RunDirectory::check_outputs(&directory.path().join("sub/.."), &[("--csv", &output)])
+        };
+        for name in ["plan.json", "sub/../000000.json", "1000000.json", "LOCK", "000002.json.tmp"] {
+            let error = check(name).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(name), "{error}");
+        }
+        for name in ["a.json", "1.json", "0000002.json", "sub/plan.json"] {
+            check(name).unwrap();
+        }
     }
 
     #[test]

@@ -13,6 +13,9 @@ use tempfile::NamedTempFile;
 use crate::error::{Error, Result};
 use crate::peers::lsmx::engine_error;
 
+/// Maximum number of symbolic links that lead to a missing file. Links can form a cycle. Linux has the same limit.
+const LINKS_MAX: usize = 40;
+
 /// An output file that is written in parts. A regular file is replaced atomically by [`OutputFile::finish`]: after an
 /// error or a crash, it has the old or the new content. Pipes, devices and symbolic links such as `/dev/stdout` are
 /// written in place.
@@ -98,8 +101,7 @@ fn check_not_engine_file(path: &Path) -> Result<()> {
     let check =
         |path: &Path| check_output_path(&OsVfs, path).map_err(engine_error("write the output"));
     check(path)?;
-    // The path of a new file or a pipe cannot be resolved.
-    fs::canonicalize(path).map_or(Ok(()), |resolved| check(&resolved))
+    check(&resolve_path(path))
 }
 
 /// Checks that an output file can be written, and neither creates nor changes it. Called before a long experiment starts.
@@ -146,12 +148,20 @@ pub fn check_distinct(outputs: &[(&str, &Path)], inputs: &[PathBuf]) -> Result<(
     Ok(())
 }
 
-/// Resolves symbolic links and relative components. The file need not exist.
-fn resolve_path(path: &Path) -> PathBuf {
-    let in_directory = |_| -> io::Result<PathBuf> {
-        Ok(fs::canonicalize(parent(path))?.join(path.file_name().unwrap_or_default()))
-    };
-    fs::canonicalize(path).or_else(in_directory).unwrap_or_else(|_| path.to_owned())
+/// Resolves symbolic links and relative components. The file need not exist, even if a link leads to it.
+pub(crate) fn resolve_path(path: &Path) -> PathBuf {
+    if let Ok(resolved) = fs::canonicalize(path) {
+        return resolved;
+    }
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(target) = fs::read_link(&path) else { break };
+        path = parent(&path).join(target);
+    }
+    match fs::canonicalize(parent(&path)) {
+        Ok(directory) => directory.join(path.file_name().unwrap_or_default()),
+        Err(_) => path,
+    }
 }
 
 /// Creates a file that can replace the file at `path`. Several processes may write to one path, so each process has a
@@ -263,7 +273,8 @@ mod tests {
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink("db/CURRENT", path("link")).unwrap();
-            refused.push("link");
+            std::os::unix::fs::symlink("db/999999.sst", path("dangling")).unwrap();
+            refused.extend(["link", "dangling"]);
         }
         let before = names(&path("db"));
         for name in refused {
@@ -302,6 +313,12 @@ mod tests {
         {
             std::os::unix::fs::symlink("trace", path("link")).unwrap();
             check("link", "a").unwrap_err();
+            // Regression test: a link to a missing file was another file than its target.
+            for (target, link) in [("sub/new", "one"), ("../two", "sub/new"), ("cycle", "cycle")] {
+                std::os::unix::fs::symlink(target, path(link)).unwrap();
+            }
+            check("one", "two").unwrap_err();
+            check("cycle", "a").unwrap();
             let null = Path::new("/dev/null");
             check_distinct(&[("--json", null), ("--csv", null)], &[]).unwrap();
         }

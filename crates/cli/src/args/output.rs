@@ -1,6 +1,6 @@
 //! Arguments for the results of experiments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lsmx_bench::metric::MetricRegistry;
@@ -40,14 +40,18 @@ impl OutputArgs {
         inputs: &[PathBuf],
     ) -> Result<(), Failure> {
         check_columns(registry, &self.columns)?;
-        let outputs = [("--json", &self.json), ("--csv", &self.csv), ("--html", &self.html)];
-        let outputs = outputs.iter().filter_map(|(flag, path)| Some((*flag, path.as_deref()?)));
-        let outputs: Vec<_> = outputs.collect();
+        let outputs = self.files();
         file::check_distinct(&outputs, inputs)?;
         for (_, path) in outputs {
             file::check_writable(path)?;
         }
         Ok(())
+    }
+
+    /// Returns the flag and the path of each output file.
+    pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
+        let files = [("--json", &self.json), ("--csv", &self.csv), ("--html", &self.html)];
+        files.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?))).collect()
     }
 
     /// Writes the output files and prints the tables.

@@ -71,10 +71,11 @@ pub(super) fn run<S: CellStudy>(
         }
         CellArgs { collect: Some(directory), .. } => {
             let results = CellResults::open(directory)?;
-            let (PreparedStudy { study, head, .. }, list) =
+            let (PreparedStudy { study, mut inputs, head }, list) =
                 study(results.arguments(), None, directory)?;
             let result = study.combine(results.read(&list)?)?;
-            output.probe(result.registry(), &results.paths())?;
+            inputs.extend(results.paths());
+            output.probe(result.registry(), &inputs)?;
             output.write_with_head(&head, &result)?;
         }
         _ => return Ok(false),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use lsmx_bench::experiment::resume::{RunDirectory, RunIdentity};
 use lsmx_bench::peers::EngineKind;
 
-use crate::args::RunArgs;
+use crate::args::{OutputArgs, RunArgs};
 use crate::failure::Failure;
 
 fn command_line(words: &[OsString]) -> String {
@@ -44,17 +44,20 @@ fn result_words(words: &[OsString]) -> Vec<String> {
     kept
 }
 
-/// Opens the `--resume` directory, which stores the finished results of earlier runs of the same command.
+/// Opens the `--resume` directory, which stores the finished results of earlier runs of the same command. Fails if an
+/// output would replace a file of the directory.
 ///
 /// `inputs` lists the files that the run reads. A dry run does not claim the `--resume` directory for its command.
 fn open_finished(
     run: &RunArgs,
+    output: &OutputArgs,
     words: &[OsString],
     inputs: &[PathBuf],
     cell_count: u64,
 ) -> Result<Option<RunDirectory>, Failure> {
     match &run.resume {
         Some(directory) if !run.dry_run || RunDirectory::exists(directory)? => {
+            RunDirectory::check_outputs(directory, &output.files())?;
             let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
             let identity = RunIdentity::new(result_words(words).join(" "), &inputs, cell_count)?;
             Ok(Some(RunDirectory::open(directory, &identity)?))

@@ -24,16 +24,17 @@ pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure
     }
     let mut config = config(arguments, words)?;
     config.check()?;
-    arguments.output.probe(&REGISTRY, &[])?;
-    let finished = super::open_finished(&arguments.run, words, &[], config.cell_count()?)?;
-    if arguments.run.dry_run {
+    let RmwArgs { run, output: outputs, .. } = arguments;
+    outputs.probe(&REGISTRY, &[])?;
+    let finished = super::open_finished(run, outputs, words, &[], config.cell_count()?)?;
+    if run.dry_run {
         let estimates = config.estimate_cells(finished.as_ref())?;
         return output::stdout(estimates_table(&estimates).as_bytes());
     }
-    let resume = arguments.run.resume.as_deref();
+    let resume = run.resume.as_deref();
     let _temporary = interrupt::make_temporary("lsmx-rmw-", &mut config.directory, resume)?;
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
-    arguments.output.write(&result)
+    outputs.write(&result)
 }
 
 fn config(arguments: &RmwArgs, words: &[OsString]) -> Result<Config, Failure> {

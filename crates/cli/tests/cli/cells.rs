@@ -144,6 +144,8 @@ fn results_and_lists_of_other_experiments_are_refused() {
     fs::remove_file(&foreign).unwrap();
 
     lsmx(&run.cell_words(1)).ok();
+    // Regression test: a collected result could replace an input of the experiment.
+    run.collect(&format!("--json {phases}")).fails(2, &["phases.toml contradicts the input "]);
     let version = env!("CARGO_PKG_VERSION");
     let list = fs::read_to_string(run.dir.path("list")).unwrap();
     let old = list.replace(&format!("\"version\":\"{version}\""), "\"version\":\"0.0.0\"");

@@ -95,6 +95,11 @@ fn resume_of_another_run_is_rejected() {
         lsmx(&format!("explore {words} --deterministic {TINY} --resume {}", dir.root().display()))
     };
     resume("--policy full").ok();
+    // Regression test: an output could replace the plan or a finished cell.
+    for name in ["plan.json", "000000.json"] {
+        resume(&format!("--policy full --json {}", dir.path(name))).fails(2, &[name, "--resume"]);
+    }
+    resume("--policy full").ok();
     resume("--policy tiering").fails(2, &["--resume", "the command line", "--policy full"]);
     dir.write("000000.json", "{}");
     resume("--policy full").fails(2, &["000000.json"]);

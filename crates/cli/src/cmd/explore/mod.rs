@@ -51,16 +51,17 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     let mut config = config(arguments, words, check_threads)?;
     config.check()?;
     let inputs = input_files(arguments);
-    arguments.output.probe(&REGISTRY, &inputs)?;
-    let finished = super::open_finished(&arguments.run, words, &inputs, config.cell_count())?;
-    if arguments.run.dry_run {
+    let ExploreArgs { run, output: outputs, .. } = arguments;
+    outputs.probe(&REGISTRY, &inputs)?;
+    let finished = super::open_finished(run, outputs, words, &inputs, config.cell_count())?;
+    if run.dry_run {
         let estimates = config.estimate_cells(finished.as_ref())?;
         return output::stdout(estimates_table::format_estimates(&estimates).as_bytes());
     }
-    let resume = arguments.run.resume.as_deref();
+    let resume = run.resume.as_deref();
     let _temporary = interrupt::make_temporary("lsmx-explore-", &mut config.directory, resume)?;
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
-    arguments.output.write(&result)
+    outputs.write(&result)
 }
 
 fn prepare(arguments: &ExploreArgs, words: &[OsString]) -> Result<PreparedStudy<Config>, Failure> {
