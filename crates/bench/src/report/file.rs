@@ -1,4 +1,4 @@
-//! Output files. A regular file is written completely or not at all.
+//! Output files. A regular file is replaced when its content is complete.
 
 #![expect(clippy::disallowed_methods, reason = "output files are not part of a database")]
 
@@ -11,14 +11,22 @@ use lsmx::vfs::OsVfs;
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
+use crate::numbers::to_u64;
 use crate::peers::lsmx::engine_error;
 
-/// Maximum number of symbolic links that lead to a missing file. Links can form a cycle. Linux has the same limit.
+/// Maximum number of symbolic links that [`resolve_path`] follows to a missing file. Links can form a cycle. Linux has
+/// the same limit.
 const LINKS_MAX: usize = 40;
+/// Paths of open files. If such a path leads to a regular file, a replacement would separate the file from its
+/// descriptor: later writes to the descriptor would be lost.
+const DESCRIPTORS: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
 
 /// An output file that is written in parts. A regular file is replaced atomically by [`OutputFile::finish`]: after an
-/// error or a crash, it has the old or the new content. Pipes, devices and symbolic links such as `/dev/stdout` are
-/// written in place.
+/// error or a crash, it has the old or the new content. If the path is a symbolic link, the link remains and its target
+/// is replaced.
+///
+/// Pipes, devices, open files such as `/dev/stdout`, and files in a directory without write permission are written in
+/// place. If an append fails, a regular file that is written in place ends with the last complete append.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -27,8 +35,10 @@ pub struct OutputFile {
 
 #[derive(Debug)]
 enum OutputTarget {
-    InPlace(fs::File),
-    Replacement(NamedTempFile),
+    /// `complete_bytes` is the number of bytes of all complete appends.
+    InPlace { file: fs::File, complete_bytes: u64 },
+    /// `path` is the file that is replaced. It is not a symbolic link.
+    Replacement { file: NamedTempFile, path: PathBuf },
 }
 
 impl OutputFile {
@@ -39,8 +49,10 @@ impl OutputFile {
     pub fn create(path: &Path) -> Result<OutputFile> {
         check_not_engine_file(path)?;
         let target = create_replacement(path).and_then(|replacement| match replacement {
-            Some(file) => Ok(OutputTarget::Replacement(file)),
-            None => fs::File::create(path).map(OutputTarget::InPlace),
+            Some((file, path)) => Ok(OutputTarget::Replacement { file, path }),
+            None => {
+                fs::File::create(path).map(|file| OutputTarget::InPlace { file, complete_bytes: 0 })
+            }
         });
         Ok(OutputFile { path: path.to_owned(), target: target.map_err(Error::io("write", path))? })
     }
@@ -48,8 +60,8 @@ impl OutputFile {
     /// Returns the path of the temporary file, which remains if the process is killed.
     pub fn temporary_path(&self) -> Option<&Path> {
         match &self.target {
-            OutputTarget::InPlace(_) => None,
-            OutputTarget::Replacement(file) => Some(file.path()),
+            OutputTarget::InPlace { .. } => None,
+            OutputTarget::Replacement { file, .. } => Some(file.path()),
         }
     }
 
@@ -59,8 +71,16 @@ impl OutputFile {
     /// The file cannot be written.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let written = match &mut self.target {
-            OutputTarget::InPlace(file) => file.write_all(bytes),
-            OutputTarget::Replacement(file) => file.write_all(bytes),
+            OutputTarget::InPlace { file, complete_bytes } => {
+                let written = file.write_all(bytes);
+                match written {
+                    Ok(()) => *complete_bytes += to_u64(bytes.len()),
+                    // Removes the part of `bytes` that was written. Ignores errors, because a pipe cannot be truncated.
+                    Err(_) => drop(file.set_len(*complete_bytes)),
+                }
+                written
+            }
+            OutputTarget::Replacement { file, .. } => file.write_all(bytes),
         };
         written.map_err(Error::io("write", &self.path))
     }
@@ -70,19 +90,18 @@ impl OutputFile {
     /// # Errors
     /// The file cannot be synced or replaced.
     pub fn finish(self) -> Result<()> {
-        let path = &self.path;
         let finish = || match self.target {
-            OutputTarget::InPlace(file) => {
+            OutputTarget::InPlace { file, .. } => {
                 // Pipes and most devices cannot be synced.
                 if file.metadata()?.is_file() { file.sync_all() } else { Ok(()) }
             }
-            OutputTarget::Replacement(file) => {
+            OutputTarget::Replacement { file, path } => {
                 file.as_file().sync_all()?;
-                file.persist(path)?;
-                sync_directory(parent(path))
+                file.persist(&path)?;
+                sync_directory(parent(&path))
             }
         };
-        finish().map_err(Error::io("write", path))
+        finish().map_err(Error::io("write", &self.path))
     }
 }
 
@@ -165,18 +184,22 @@ pub(crate) fn resolve_path(path: &Path) -> PathBuf {
 }
 
 /// Creates a file that can replace the file at `path`. Several processes may write to one path, so each process has a
-/// temporary file of its own. Returns `None` if `path` must be written in place: it is not a regular file, or its directory
-/// is not writable.
-fn create_replacement(path: &Path) -> io::Result<Option<NamedTempFile>> {
+/// temporary file of its own. Also returns the path without symbolic links. Returns `None` if `path` must be written in
+/// place: it is not a regular file, it is an open file, or its directory is not writable.
+fn create_replacement(path: &Path) -> io::Result<Option<(NamedTempFile, PathBuf)>> {
     // The last component of `a/`, `a/.` and `..` is a directory.
     let text = path.as_os_str().as_encoded_bytes();
     if !path.file_name().is_some_and(|name| text.ends_with(name.as_encoded_bytes())) {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    let permissions = match fs::symlink_metadata(path) {
+    if is_pipe_or_device(path) || DESCRIPTORS.iter().any(|open| path.starts_with(open)) {
+        return Ok(None);
+    }
+    let resolved = resolve_path(path);
+    let permissions = match fs::symlink_metadata(&resolved) {
         Ok(found) if found.is_file() => {
             // A file without write permission is not replaced.
-            OpenOptions::new().append(true).open(path)?;
+            OpenOptions::new().append(true).open(&resolved)?;
             Some(found.permissions())
         }
         Ok(_) => return Ok(None),
@@ -188,11 +211,11 @@ fn create_replacement(path: &Path) -> io::Result<Option<NamedTempFile>> {
     // Temporary files are private by default. Output files have the permissions of all new files.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    match (builder.tempfile_in(parent(path)), permissions) {
-        (Ok(file), None) => Ok(Some(file)),
+    match (builder.tempfile_in(parent(&resolved)), permissions) {
+        (Ok(file), None) => Ok(Some((file, resolved))),
         (Ok(file), Some(permissions)) => {
             file.as_file().set_permissions(permissions)?;
-            Ok(Some(file))
+            Ok(Some((file, resolved)))
         }
         (Err(error), Some(_)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         // Errors of `tempfile` contain a random path.
@@ -338,17 +361,25 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 
+    /// Regression test: the target of a link was truncated before the new content was complete.
     #[cfg(unix)]
     #[test]
-    fn write_through_a_symbolic_link_keeps_the_link() {
+    fn write_through_a_symbolic_link_replaces_its_target() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        std::os::unix::fs::symlink("target", path("link")).unwrap();
+        fs::create_dir(path("sub")).unwrap();
+        std::os::unix::fs::symlink("sub/target", path("link")).unwrap();
+        check_writable(&path("link")).unwrap();
+        assert!(!path("sub/target").exists());
         for text in ["one", "two"] {
-            check_writable(&path("link")).unwrap();
             write_file(&path("link"), text.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(path("target")).unwrap(), text);
+            assert_eq!(fs::read_to_string(path("sub/target")).unwrap(), text);
         }
+        let mut file = OutputFile::create(&path("link")).unwrap();
+        file.append(b"half").unwrap();
+        drop(file);
+        assert_eq!(fs::read_to_string(path("sub/target")).unwrap(), "two");
         assert!(path("link").is_symlink());
+        assert_eq!(names(&path("sub")), ["target"]);
     }
 }

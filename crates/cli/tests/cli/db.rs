@@ -259,6 +259,24 @@ fn export_keeps_engine_files_and_the_old_file_and_accepts_devices() {
     assert_eq!(data.dir.names(), names);
 }
 
+/// Regression test: an export to a full disk ended with a part of a record, which an import would have read as a record
+/// with a shorter value.
+#[cfg(unix)]
+#[test]
+fn export_in_place_ends_with_a_complete_record_if_a_write_fails() {
+    let data = TestDatabase::new();
+    let records: String = (0..1300).map(|i| format!("key{i:04}\t{}\n", "v".repeat(995))).collect();
+    data.import(&records, "");
+    let target = data.dir.root().join("a.tsv");
+    // Writes beyond 1000 blocks fail with an error. A block has 512 or 1024 bytes.
+    let script = "trap '' XFSZ; ulimit -f 1000; exec \"$0\" db \"$1\" export /dev/stdout > \"$2\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_lsmx")]).args([&data.path, &target]);
+    CliOutput::new(shell.output().unwrap()).fails(1, &["cannot write /dev/stdout: "]);
+    let exported = fs::read_to_string(&target).unwrap();
+    assert!(records.starts_with(&exported) && exported.ends_with('\n'), "{}", exported.len());
+}
+
 #[test]
 fn import_keeps_the_last_record_of_a_key() {
     let data = TestDatabase::new();

@@ -182,8 +182,9 @@ fn put_records(
     }
 }
 
-/// Writes all entries in key order. After an error, a regular file keeps its old content. Standard output and pipes end
-/// with a complete record if the database cannot be read.
+/// Writes all entries in key order. After an error, a file that is replaced keeps its old content, and a regular file
+/// that is written in place ends with a complete record; see [`OutputFile`]. Standard output and pipes end with a
+/// complete record if the database cannot be read.
 pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file_format(arguments, file)?;
     // Opens the database before the file, so that a failed open creates no file.
