@@ -113,6 +113,8 @@ impl LockingTransaction {
         consume_budget().await;
         self.0.db().db_inner().check_open()?;
         let keyspace = keyspace.as_blocking();
+        // A keyspace of another database may have the id of the keyspace whose key is locked.
+        self.0.as_blocking().snapshot().check_keyspace_visible(keyspace)?;
         let read = self.0.db().read_to_update(keyspace.tree(), key).await?;
         self.0.as_blocking().finish_locked_read(keyspace, key, read)
     }

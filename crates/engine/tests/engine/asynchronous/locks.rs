@@ -194,6 +194,28 @@ fn locking_task_on_closed_database_reads_nothing() {
     }
 }
 
+/// Bug: a read of a locked key did not check the database of the keyspace. Keyspaces of two databases may have the same id.
+#[test]
+fn locked_key_of_another_database_is_not_read() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let ((db, keyspace), (_other, foreign)) = (open().await, open().await);
+            let tx = begin(&db).await;
+            let savepoint = tx.savepoint();
+            tx.put(&keyspace, "a", "own").await.unwrap();
+            for is_rolled_back in [false, true] {
+                if is_rolled_back {
+                    tx.rollback_to(savepoint).unwrap();
+                }
+                let read = tx.get(&foreign, "a").await;
+                assert!(matches!(read, Err(Error::ForeignKeyspace { .. })), "{read:?}");
+                let read = tx.multi_get(&foreign, ["a", "b"]).await;
+                assert!(matches!(read, Err(Error::ForeignKeyspace { .. })), "{read:?}");
+            }
+        });
+    }
+}
+
 /// Futures are dropped after each possible number of polls. Then the transaction ends, and its locks are free.
 #[test]
 fn futures_dropped_at_any_poll_leave_no_lock_after_the_transaction() {
