@@ -90,7 +90,7 @@ impl LockingTransaction {
 
     async fn read_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         match self.0.as_blocking().holds_lock(keyspace.as_blocking(), key) {
-            true => self.read_locked_key(keyspace, key).await,
+            true => self.read_locked_key(keyspace, key, false).await,
             false => self.0.get(keyspace, key).await,
         }
     }
@@ -106,17 +106,22 @@ impl LockingTransaction {
     ) -> Result<Option<Slice>> {
         let key = key.as_ref();
         self.lock(keyspace, key).await?;
-        self.read_locked_key(keyspace, key).await
+        self.read_locked_key(keyspace, key, true).await
     }
 
-    async fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
+    async fn read_locked_key(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        is_always_checked: bool,
+    ) -> Result<Option<Slice>> {
         consume_budget().await;
-        self.0.db().db_inner().check_open()?;
-        let keyspace = keyspace.as_blocking();
-        // A keyspace of another database may have the id of the keyspace whose key is locked.
-        self.0.as_blocking().snapshot().check_keyspace_visible(keyspace)?;
+        let (transaction, keyspace) = (self.0.as_blocking(), keyspace.as_blocking());
+        if let Some(own) = transaction.begin_locked_read(keyspace, key, is_always_checked)? {
+            return own.take_value(keyspace.tree(), key);
+        }
         let read = self.0.db().read_to_update(keyspace.tree(), key).await?;
-        self.0.as_blocking().finish_locked_read(keyspace, key, read)
+        transaction.finish_locked_read(keyspace, key, read)
     }
 
     /// Returns the values of many keys, in the order of `keys`; see [`LockingTransaction::get`].

@@ -5,9 +5,11 @@
 
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::metrics::TransactionMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
@@ -331,6 +333,46 @@ fn blind_writes_do_not_conflict_and_reads_for_update_do() {
     };
     assert_eq!((&name[..], &key[..]), ("default", &b"1"[..]));
     assert_eq!(text(keyspace.get("1").unwrap()), "own");
+}
+
+/// Bug: the commit of a locking transaction checked a key of which it had only read its own value.
+#[test]
+fn read_that_own_writes_determine_is_not_checked() {
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let tx = kind.begin(&db);
+        tx.put(&keyspace, "1", "own").unwrap();
+        assert_eq!(text(tx.get(&keyspace, "1").unwrap()), "own");
+        assert_eq!(text(tx.multi_get(&keyspace, ["1"]).unwrap().remove(0)), "own");
+        keyspace.put("1", "other").unwrap();
+        commit(tx).unwrap();
+        assert_eq!(text(keyspace.get("1").unwrap()), "own");
+        // The value of an operand depends on the committed value.
+        let tx = kind.begin(&db);
+        tx.merge(&keyspace, "1", "x").unwrap();
+        assert_eq!(text(tx.get(&keyspace, "1").unwrap()), "own,x");
+        keyspace.put("1", "other").unwrap();
+        assert_conflict(tx);
+    });
+}
+
+/// Bug: a locking transaction searched a key in storage although its own writes determined the value.
+#[test]
+fn read_that_own_writes_determine_reads_no_file() {
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+    let db = open(&disk, inline().block_cache_bytes(0));
+    let keyspace = db.default_keyspace();
+    keyspace.put("1", "10").unwrap();
+    settle(&db);
+    let fault = FaultRule::new(Fault::Error(Errno::Io));
+    disk.add_rule(fault.for_calls(&[VfsCall::Read]).from_then_on());
+    assert!(matches!(keyspace.get("1"), Err(Error::Io { .. })));
+    for kind in [Kind::Optimistic, Kind::Locking] {
+        let tx = kind.begin(&db);
+        tx.put(&keyspace, "1", "own").unwrap();
+        assert_eq!(text(tx.get(&keyspace, "1").unwrap()), "own");
+        assert_eq!(text(tx.multi_get(&keyspace, ["1"]).unwrap().remove(0)), "own");
+    }
 }
 
 /// Each way to write a key conflicts with each way to read it.

@@ -467,7 +467,7 @@ impl Transaction {
         if let Some(locks) = &self.locks
             && (is_always_checked || locks.holds(keyspace.tree(), key))
         {
-            return self.read_locked_key(keyspace, key);
+            return self.read_locked_key(keyspace, key, is_always_checked);
         }
         let mut own = self.begin_read(keyspace, key, is_always_checked)?;
         if !own.is_complete {
@@ -477,11 +477,37 @@ impl Transaction {
     }
 
     /// Locks a key and returns its newest value.
-    fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
+    fn read_locked_key(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        is_always_checked: bool,
+    ) -> Result<Option<Slice>> {
         self.lock_key(keyspace, key)?;
-        self.inner().check_open()?;
+        if let Some(own) = self.begin_locked_read(keyspace, key, is_always_checked)? {
+            return own.take_value(keyspace.tree(), key);
+        }
         let read = read_to_update(self.inner(), keyspace.tree(), key, ReadScope::Storage)?;
         self.finish_locked_read(keyspace, key, read)
+    }
+
+    /// Returns the transaction's own versions of a locked key if they alone determine its value and the commit need not
+    /// check the key. Otherwise, returns `None`, and the caller must read the key and call
+    /// [`Transaction::finish_locked_read`].
+    pub(crate) fn begin_locked_read(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        is_always_checked: bool,
+    ) -> Result<Option<OwnVersions>> {
+        // A keyspace of another database may have the id of the keyspace whose key is locked.
+        self.snapshot.check_keyspace_visible(keyspace)?;
+        self.inner().check_open()?;
+        if is_always_checked {
+            return Ok(None);
+        }
+        let own = self.state.lock().own_versions(keyspace.tree(), key);
+        Ok(Some(own).filter(|own| own.is_complete))
     }
 
     /// Adds a locked key to the read set. `read` is its newest committed state. Returns the value after the

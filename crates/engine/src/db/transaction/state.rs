@@ -123,6 +123,11 @@ impl TransactionState {
         Ok(own)
     }
 
+    /// Returns the versions of a key that the transaction has written.
+    pub(super) fn own_versions(&mut self, tree: &Tree, key: &[u8]) -> OwnVersions {
+        self.own.versions_of_key(&self.batch, tree, key)
+    }
+
     /// Adds a locked key to the read set, which was read at the sequence number `read`. Returns the versions of the key
     /// that the transaction has written.
     ///
@@ -135,7 +140,7 @@ impl TransactionState {
         read: SeqNo,
     ) -> Result<OwnVersions> {
         self.reads.add_key(&mut self.memory, tree, key, Some(read))?;
-        Ok(self.own.versions_of_key(&self.batch, tree, key))
+        Ok(self.own_versions(tree, key))
     }
 
     /// Reserves memory for the lock of a key.

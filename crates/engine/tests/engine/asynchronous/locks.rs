@@ -126,6 +126,23 @@ fn write_without_lock_is_a_conflict_of_a_locking_task() {
     }
 }
 
+/// Bug: the commit of a locking task checked a key of which the task had only read its own value.
+#[test]
+fn own_value_of_a_locked_key_is_not_checked() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let (db, keyspace) = open().await;
+            let tx = begin(&db).await;
+            tx.put(&keyspace, "a", "own").await.unwrap();
+            let own = Some(&b"own"[..]);
+            assert_eq!(tx.get(&keyspace, "a").await.unwrap().as_deref(), own);
+            keyspace.put("a", "other").await.unwrap();
+            tx.commit(Durability::Buffered).await.unwrap();
+            assert_eq!(keyspace.get("a").await.unwrap().as_deref(), own);
+        });
+    }
+}
+
 #[test]
 fn deadlock_of_tasks_is_found_without_a_timeout() {
     for runtime in runtimes() {
