@@ -1100,6 +1100,34 @@ fn own_writes_expire_like_committed_values() {
     }
 }
 
+/// Bug: a locking transaction decided at its start which of its own writes have expired.
+#[test]
+fn own_writes_of_locked_keys_expire_during_the_transaction() {
+    with_both_kinds(|kind| {
+        let (db, keyspace) = hermitage();
+        let minute = Duration::from_secs(60);
+        let tx = kind.begin(&db);
+        tx.put_with_ttl(&keyspace, "1", "11", minute).unwrap();
+        tx.put_with_ttl(&keyspace, "3", "30", minute).unwrap();
+        tx.merge(&keyspace, "3", "31").unwrap();
+        db.env().advance_us(60_000_000);
+        let expected = match kind {
+            Kind::Optimistic => ["11", "30,31"],
+            Kind::Locking => ["none", "31"],
+        };
+        let values = tx.multi_get(&keyspace, ["1", "3"]).unwrap();
+        assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), expected);
+        for (key, expected) in ["1", "3"].into_iter().zip(expected) {
+            assert_eq!(text(tx.get(&keyspace, key).unwrap()), expected);
+            assert_eq!(text(tx.get_for_update(&keyspace, key).unwrap()), expected);
+        }
+        // Ranges show the state at the start.
+        assert_eq!(entries(all(&tx, &keyspace)), "1=11 2=20 3=30,31");
+        commit(tx).unwrap();
+        assert_eq!(entries(keyspace.iter()), "2=20 3=31");
+    });
+}
+
 #[test]
 fn own_writes_use_the_default_time_to_live() {
     let minute = Duration::from_secs(60);

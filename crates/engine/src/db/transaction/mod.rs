@@ -63,7 +63,7 @@ use crate::write::group::check_reads;
 /// found no value.
 ///
 /// All reads decide at the time of the start which values have expired. A transaction with locks decides at the time of the
-/// call if it reads a key that it has locked.
+/// call if it reads a key that it has locked, except in ranges. This also applies to its own writes.
 ///
 /// Dropping a transaction discards it. A transaction keeps a [`Snapshot`] until it ends.
 ///

@@ -19,10 +19,8 @@ use crate::tree::Tree;
 use crate::write::batch::{BatchPosition, WriteBatch};
 
 /// The operations of a write batch by keyspace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OwnWrites {
-    /// Time of the snapshot, in microseconds. It decides which values have expired.
-    time_us: u64,
     /// Memtables by keyspace id. The operation with index `n` in the batch has the number `FIRST_OWN_SEQ + n`.
     memtables: BTreeMap<u32, Arc<Memtable>>,
     /// Position in the batch up to which operations were inserted.
@@ -30,11 +28,6 @@ pub(super) struct OwnWrites {
 }
 
 impl OwnWrites {
-    /// Creates an empty set for reads at this time, in microseconds.
-    pub(super) fn new(time_us: u64) -> OwnWrites {
-        OwnWrites { time_us, memtables: BTreeMap::new(), inserted: BatchPosition::default() }
-    }
-
     /// Returns the memtable with the writes to a tree, and the sequence number of the last operation of the batch.
     /// Returns `None` without writes.
     pub(super) fn of_tree(
@@ -51,14 +44,15 @@ impl OwnWrites {
         Some((memtable, SeqNo(FIRST_OWN_SEQ.0 + last)))
     }
 
-    /// Returns the versions of a key.
+    /// Returns the versions of a key. `time_us` decides which values have expired.
     pub(super) fn versions_of_key(
         &mut self,
         batch: &WriteBatch,
         tree: &Tree,
         key: &[u8],
+        time_us: u64,
     ) -> OwnVersions {
-        let mut own = OwnVersions { fold: OperandFold::at_time(self.time_us), is_complete: false };
+        let mut own = OwnVersions { fold: OperandFold::at_time(time_us), is_complete: false };
         if let Some((memtable, _)) = self.of_tree(batch, tree) {
             let covering = memtable.newest_covering_seq(key, SeqNo::MAX);
             let found_base = memtable.visit_versions(key, SeqNo::MAX, |seq, kind, value| {
@@ -81,7 +75,7 @@ impl OwnWrites {
 
     /// Removes all operations.
     pub(super) fn clear(&mut self) {
-        *self = OwnWrites::new(self.time_us);
+        *self = OwnWrites::default();
     }
 
     /// Inserts all operations that the batch received since the last call.

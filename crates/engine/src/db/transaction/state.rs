@@ -47,6 +47,8 @@ pub(super) struct TransactionState {
     batch: WriteBatch,
     /// The operations of the batch, for reads.
     own: OwnWrites,
+    /// Time of the snapshot, in microseconds. It decides which values have expired for reads of keys that are not locked.
+    time_us: u64,
     /// Savepoints in ascending order, with the end of the batch.
     savepoints: Vec<(Savepoint, BatchPosition)>,
     reads: ReadSet,
@@ -54,11 +56,12 @@ pub(super) struct TransactionState {
 }
 
 impl TransactionState {
-    /// Creates the state of a transaction. `time_us` decides which values have expired for its reads.
+    /// Creates the state of a transaction. `time_us` is the time of its snapshot.
     pub(super) fn new(memory: TransactionMemory, time_us: u64) -> TransactionState {
         TransactionState {
             batch: WriteBatch::new(),
-            own: OwnWrites::new(time_us),
+            own: OwnWrites::default(),
+            time_us,
             savepoints: Vec::new(),
             reads: ReadSet::default(),
             memory,
@@ -116,16 +119,17 @@ impl TransactionState {
         key: &[u8],
         is_always_checked: bool,
     ) -> Result<OwnVersions> {
-        let own = self.own.versions_of_key(&self.batch, tree, key);
+        let own = self.own.versions_of_key(&self.batch, tree, key, self.time_us);
         if is_always_checked || !own.is_complete {
             self.reads.add_key(&mut self.memory, tree, key, None)?;
         }
         Ok(own)
     }
 
-    /// Returns the versions of a key that the transaction has written.
+    /// Returns the versions of a locked key that the transaction has written. The current time decides which values have
+    /// expired.
     pub(super) fn own_versions(&mut self, tree: &Tree, key: &[u8]) -> OwnVersions {
-        self.own.versions_of_key(&self.batch, tree, key)
+        self.own.versions_of_key(&self.batch, tree, key, tree.env().database_time_us())
     }
 
     /// Adds a locked key to the read set, which was read at the sequence number `read`. Returns the versions of the key
