@@ -12,7 +12,7 @@ use crate::metrics::TimedOperation;
 use crate::options::read::ReadOptions;
 use crate::table::ReadDeadline;
 use crate::tree::Tree;
-use crate::tree::snapshots::ReadPoint;
+use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 use crate::tree::super_version::SuperVersion;
 use crate::workload_trace::TraceRecorder;
 
@@ -143,7 +143,8 @@ fn look_up<V: LookupValue>(
     Ok(value)
 }
 
-/// Reads the state of a key before an update.
+/// Reads the newest state of a key before an update. A keyspace that was dropped after `snapshot` can still be read, and
+/// has the state before the drop.
 ///
 /// # Errors
 /// The errors of [`Keyspace::get`](crate::Keyspace::get).
@@ -151,12 +152,16 @@ pub(crate) fn read_to_update(
     inner: &DbInner,
     tree: &Tree,
     key: &[u8],
+    snapshot: Option<&SnapshotGuard>,
     reads: ReadScope,
 ) -> Result<ReadToUpdate> {
     let (guard_seq, read) = {
         // The view is released before the closure of the caller runs, because the closure may take long.
         let (view, read_point) = inner.state.pin_newest(tree, Tree::pin_super_version);
-        tree.check_live()?;
+        match snapshot {
+            Some(snapshot) => tree.check_visible_to(snapshot)?,
+            None => tree.check_live()?,
+        }
         (read_point.seq, point::get_with_expiry(tree, &view, key, read_point, reads))
     };
     let (value, expiry_us) = read.inspect_err(|error| {

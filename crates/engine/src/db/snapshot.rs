@@ -42,6 +42,11 @@ impl Snapshot {
         &self.handle.0
     }
 
+    /// Returns the registration of the snapshot.
+    pub(crate) fn pinned(&self) -> &Arc<SnapshotGuard> {
+        &self.pinned
+    }
+
     pub(crate) fn read_point(&self) -> ReadPoint {
         self.inner().state.read_point_of_snapshot(&self.pinned)
     }

@@ -98,7 +98,7 @@ fn update_unmeasured(
     let _lock = inner.key_locks.lock(&inner.state.env, tree, key);
     loop {
         inner.begin_operation();
-        let read = read_to_update(inner, tree, key, ReadScope::Storage)?;
+        let read = read_to_update(inner, tree, key, None, ReadScope::Storage)?;
         let (result, batch) = apply_update(tree, key, read, update);
         let Some(batch) = batch else { return Ok(result) };
         match write(inner, batch, options) {

@@ -28,6 +28,7 @@ use crate::tokio::runtime::{
     DeadlineTimer, drop_on_pool, run_on_pool, run_on_pool_until, spawn_on_pool, wait_until,
 };
 use crate::tree::Tree;
+use crate::tree::snapshots::SnapshotGuard;
 use crate::write::batch::{KeyGuard, WriteBatch};
 use crate::write::commit::PendingCommit;
 use crate::write::group::check_ranges;
@@ -223,7 +224,7 @@ impl AsyncDbInner {
         loop {
             consume_budget().await;
             db.begin_operation();
-            let read = self.read_to_update(tree, key).await?;
+            let read = self.read_to_update(tree, key, None).await?;
             let (updated, batch) = apply_update(tree, key, read, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options).await {
@@ -238,12 +239,15 @@ impl AsyncDbInner {
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         key: &[u8],
+        snapshot: Option<Arc<SnapshotGuard>>,
     ) -> Result<ReadToUpdate> {
-        match point_read::read_to_update(self.db_inner(), tree, key, ReadScope::Memory) {
+        let db = self.db_inner();
+        match point_read::read_to_update(db, tree, key, snapshot.as_deref(), ReadScope::Memory) {
             Err(Error::WouldBlock) => {
                 let (inner, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
                 run_on_pool(move || {
-                    point_read::read_to_update(inner.db_inner(), &tree, &key, ReadScope::Storage)
+                    let (db, snapshot) = (inner.db_inner(), snapshot.as_deref());
+                    point_read::read_to_update(db, &tree, &key, snapshot, ReadScope::Storage)
                 })
                 .await
             }

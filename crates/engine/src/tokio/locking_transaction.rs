@@ -120,7 +120,8 @@ impl LockingTransaction {
         if let Some(own) = transaction.begin_locked_read(keyspace, key, is_always_checked)? {
             return own.take_value(keyspace.tree(), key);
         }
-        let read = self.0.db().read_to_update(keyspace.tree(), key).await?;
+        let snapshot = Some(Arc::clone(transaction.snapshot().pinned()));
+        let read = self.0.db().read_to_update(keyspace.tree(), key, snapshot).await?;
         transaction.finish_locked_read(keyspace, key, read)
     }
 

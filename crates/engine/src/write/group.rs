@@ -210,8 +210,11 @@ pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<(
 /// # Errors
 /// - [`Error::Conflict`] if a guard does not hold.
 /// - [`Error::ConflictUnknown`] if a guard cannot be decided.
+/// - [`Error::KeyspaceDropped`]: the write history no longer contains the keyspace, and reads of other keyspaces may be
+///   later than the drop.
 pub(crate) fn check_reads(state: &DbState, guards: &[KeyGuard]) -> Result<()> {
     for guard in guards {
+        guard.tree.check_live()?;
         let check = check_published_writes(state, &guard.tree.super_version(), guard);
         if check != GuardCheck::Holds {
             return Err(guard.error(check));

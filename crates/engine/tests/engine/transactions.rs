@@ -691,6 +691,43 @@ fn keyspace_dropped_during_transaction_stays_readable_and_fails_commit() {
     }
 }
 
+/// Bugs: a locked key of a dropped keyspace could not be read. Without writes, the commit failed with `ConflictUnknown` if the
+/// keyspace had been flushed, and succeeded otherwise.
+#[test]
+fn keyspace_dropped_during_locking_transaction_stays_readable_and_fails_commit() {
+    for (is_flushed, has_writes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (db, keyspace) = hermitage();
+        let other = db.keyspace("other", small()).unwrap();
+        for key in ["1", "2", "3"] {
+            other.put(key, "old").unwrap();
+        }
+        let tx = db.locking_transaction(Duration::ZERO);
+        for key in ["1", "2"] {
+            other.put(key, "new").unwrap();
+        }
+        assert_eq!(text(tx.get_for_update(&other, "1").unwrap()), "new");
+        if has_writes {
+            tx.put(&keyspace, "1", "not committed").unwrap();
+        }
+        if is_flushed {
+            other.put("4", "after the read").unwrap();
+            settle(&db);
+        }
+        db.drop_keyspace("other").unwrap();
+        let values = tx.multi_get(&other, ["1", "2", "3"]).unwrap();
+        assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), ["new", "old", "old"]);
+        assert_eq!(text(tx.get_for_update(&other, "1").unwrap()), "new");
+        assert_eq!(text(tx.get_for_update(&other, "3").unwrap()), "old");
+        assert_eq!(entries(all(&tx, &other)), "1=old 2=old 3=old");
+        let committed = commit(tx);
+        assert!(matches!(committed, Err(Error::KeyspaceDropped { .. })), "{committed:?}");
+        assert_eq!(text(keyspace.get("1").unwrap()), "10");
+        let later = db.locking_transaction(Duration::ZERO);
+        let refused = later.get_for_update(&other, "1");
+        assert!(matches!(refused, Err(Error::KeyspaceDropped { .. })), "{refused:?}");
+    }
+}
+
 #[test]
 fn metrics_count_transactions_by_result() {
     let (db, keyspace) = hermitage();

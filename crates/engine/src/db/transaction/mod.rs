@@ -414,8 +414,8 @@ impl Transaction {
     ///   [`WriteBatch::guard`]. Locks do not prevent this error. The history for ranges begins with the first range that a transaction reads after
     ///   the open. The error also occurs if the transaction has read keys in the key range of a later ingest. The transaction
     ///   is not committed.
-    /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): the transaction has writes, and a keyspace that it has
-    ///   read or written has been dropped.
+    /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): the transaction has writes or is a locking transaction,
+    ///   and a keyspace that it has read or written has been dropped.
     /// - The other errors of [`Db::write`](crate::Db::write).
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<()> {
         let (inner, batch) = (self.inner(), self.take_batch());
@@ -487,7 +487,8 @@ impl Transaction {
         if let Some(own) = self.begin_locked_read(keyspace, key, is_always_checked)? {
             return own.take_value(keyspace.tree(), key);
         }
-        let read = read_to_update(self.inner(), keyspace.tree(), key, ReadScope::Storage)?;
+        let (tree, snapshot) = (keyspace.tree(), Some(&**self.snapshot.pinned()));
+        let read = read_to_update(self.inner(), tree, key, snapshot, ReadScope::Storage)?;
         self.finish_locked_read(keyspace, key, read)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lsmx::tokio::{Db, Keyspace, LockingTransaction};
 use lsmx::vfs::MemVfs;
-use lsmx::{Durability, Error, Options, Result};
+use lsmx::{Durability, Error, KeyspaceOptions, Options, Result};
 use tokio::task::JoinSet;
 
 use super::support::{Polls, current_thread, poll_once, run, runtimes};
@@ -229,6 +229,26 @@ fn locked_key_of_another_database_is_not_read() {
                 let read = tx.multi_get(&foreign, ["a", "b"]).await;
                 assert!(matches!(read, Err(Error::ForeignKeyspace { .. })), "{read:?}");
             }
+        });
+    }
+}
+
+/// Bug: a locked key of a dropped keyspace could not be read.
+#[test]
+fn locked_key_of_a_dropped_keyspace_stays_readable() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let (db, _) = open().await;
+            let other = db.keyspace("other", KeyspaceOptions::default()).await.unwrap();
+            other.put("a", "old").await.unwrap();
+            let tx = begin(&db).await;
+            other.put("a", "new").await.unwrap();
+            db.run_blocking(lsmx::Db::flush).await.unwrap();
+            tx.get_for_update(&other, "a").await.unwrap();
+            db.run_blocking(|db| db.drop_keyspace("other")).await.unwrap();
+            assert_eq!(tx.get(&other, "a").await.unwrap().as_deref(), Some(&b"new"[..]));
+            let committed = tx.commit(Durability::Buffered).await;
+            assert!(matches!(committed, Err(Error::KeyspaceDropped { .. })), "{committed:?}");
         });
     }
 }
