@@ -20,6 +20,7 @@ use crate::format::version_edit::{Change, VersionEdit};
 /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
 pub(crate) fn close(inner: &Arc<DbInner>, deadline: Option<Duration>) -> Result<()> {
     inner.closed.store(true, Ordering::Release);
+    inner.lock_table.close();
     inner.warm_up.stop();
     run_with_deadline(inner, WaitCause::Close, deadline, close_by)
 }

@@ -60,6 +60,12 @@ impl LockingTransaction {
         LockingTransaction(Transaction::new(transaction.with_locks(timeout), db))
     }
 
+    /// Locks a key before a write. If the database is not writable, locks no key and fails.
+    async fn lock_to_write(&self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
+        self.0.db().db_inner().check_writable()?;
+        self.lock(keyspace, key).await
+    }
+
     /// Locks a key.
     async fn lock(&self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
         let keyspace = keyspace.as_blocking();
@@ -169,7 +175,7 @@ impl LockingTransaction {
         key: impl AsRef<[u8]> + Send,
         value: impl AsRef<[u8]> + Send,
     ) -> Result<()> {
-        self.lock(keyspace, key.as_ref()).await?;
+        self.lock_to_write(keyspace, key.as_ref()).await?;
         self.0.put(keyspace, key, value)
     }
 
@@ -184,7 +190,7 @@ impl LockingTransaction {
         value: impl AsRef<[u8]> + Send,
         ttl: Duration,
     ) -> Result<()> {
-        self.lock(keyspace, key.as_ref()).await?;
+        self.lock_to_write(keyspace, key.as_ref()).await?;
         self.0.put_with_ttl(keyspace, key, value, ttl)
     }
 
@@ -199,7 +205,7 @@ impl LockingTransaction {
         value: impl AsRef<[u8]> + Send,
         expires: SystemTime,
     ) -> Result<()> {
-        self.lock(keyspace, key.as_ref()).await?;
+        self.lock_to_write(keyspace, key.as_ref()).await?;
         self.0.put_until(keyspace, key, value, expires)
     }
 
@@ -208,7 +214,7 @@ impl LockingTransaction {
     /// # Errors
     /// See [`LockingTransaction::put`].
     pub async fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]> + Send) -> Result<()> {
-        self.lock(keyspace, key.as_ref()).await?;
+        self.lock_to_write(keyspace, key.as_ref()).await?;
         self.0.delete(keyspace, key)
     }
 
@@ -234,7 +240,7 @@ impl LockingTransaction {
         key: impl AsRef<[u8]> + Send,
         operand: impl AsRef<[u8]> + Send,
     ) -> Result<()> {
-        self.lock(keyspace, key.as_ref()).await?;
+        self.lock_to_write(keyspace, key.as_ref()).await?;
         self.0.merge(keyspace, key, operand)
     }
 

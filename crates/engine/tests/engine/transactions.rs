@@ -1060,6 +1060,35 @@ fn locking_transaction_on_closed_database_reads_nothing() {
     }
 }
 
+/// Bug: a write locked its key before it failed because the database is read-only. Another transaction then waited for it.
+#[test]
+fn writes_of_locking_transactions_lock_no_keys_if_the_database_is_read_only() {
+    let disk = MemVfs::new();
+    let db = open(&disk, inline());
+    db.put("1", "10").unwrap();
+    db.close(None).unwrap();
+    let db = open(&disk, Options::default().read_only(true));
+    let keyspace = db.default_keyspace();
+    let transactions = [(); 2].map(|()| db.locking_transaction(Duration::from_secs(100)));
+    for tx in &transactions {
+        let writes = [
+            tx.put(&keyspace, "1", "x"),
+            tx.put_with_ttl(&keyspace, "1", "x", Duration::from_secs(60)),
+            tx.put_until(&keyspace, "1", "x", SystemTime::UNIX_EPOCH),
+            tx.merge(&keyspace, "1", "x"),
+            tx.delete(&keyspace, "1"),
+        ];
+        for written in writes {
+            assert!(matches!(written, Err(Error::OpenedReadOnly)), "{written:?}");
+        }
+    }
+    assert_eq!(db.metrics().transactions.locks_held, 0);
+    // A read for update locks its key.
+    let [tx, _] = transactions;
+    assert_eq!(text(tx.get_for_update(&keyspace, "1").unwrap()), "10");
+    commit(tx).unwrap();
+}
+
 #[test]
 fn transaction_decides_at_its_start_which_values_have_expired() {
     let (db, keyspace) = hermitage();

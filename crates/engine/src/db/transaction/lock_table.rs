@@ -47,6 +47,8 @@ struct LockTableState {
     owners: HashMap<LockedKey, (TransactionId, Arc<Tree>)>,
     /// Keys that transactions wait for. The threads of a transaction may wait for several keys.
     waiting: HashMap<TransactionId, Vec<LockedKey>>,
+    /// Whether the database is closed. No key can be locked then.
+    is_closed: bool,
 }
 
 impl LockTable {
@@ -54,6 +56,19 @@ impl LockTable {
         let (state, released) = (Mutex::default(), Signal::new());
         let (next_id, counters) = (AtomicU64::new(0), LockCounters::default());
         LockTable { state, released, next_id, counters }
+    }
+
+    /// Ends all waits with [`Error::Closed`]. All later attempts to lock a key fail with it, too.
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.released.notify();
+    }
+
+    /// Counts a failed attempt to lock a key.
+    fn count_failure(&self, error: &Error) {
+        if matches!(error, Error::Deadlock { .. }) {
+            add(&self.counters.deadlocks, 1);
+        }
     }
 
     /// Adds the metrics of locks to those of transactions.
@@ -72,8 +87,11 @@ impl LockTableState {
     /// Locks a free key. Returns whether the transaction owns the key now.
     ///
     /// # Errors
-    /// [`Error::Deadlock`] if another call of the transaction waits, and the lock would close a cycle.
+    /// [`Error::Deadlock`] if another call of the transaction waits, and the lock would close a cycle; [`Error::Closed`].
     fn try_lock(&mut self, id: TransactionId, tree: &Arc<Tree>, key: &LockedKey) -> Result<bool> {
+        if self.is_closed {
+            return Err(Error::Closed);
+        }
         if let Some((owner, _)) = self.owners.get(key) {
             return Ok(*owner == id);
         }
@@ -92,7 +110,7 @@ impl LockTableState {
     /// the key now.
     ///
     /// # Errors
-    /// [`Error::Deadlock`].
+    /// [`Error::Deadlock`], [`Error::Closed`].
     fn lock_or_wait(
         &mut self,
         id: TransactionId,
@@ -202,7 +220,7 @@ impl TransactionLocks {
     /// has locked it. `state` is the state of the transaction. It counts the memory of the lock.
     ///
     /// # Errors
-    /// [`Error::Deadlock`]; [`Error::TooLarge`] if transactions use too much memory.
+    /// [`Error::Deadlock`]; [`Error::Closed`]; [`Error::TooLarge`] if transactions use too much memory.
     pub(super) fn begin_lock<'a>(
         &'a self,
         table: &'a LockTable,
@@ -213,8 +231,8 @@ impl TransactionLocks {
         state.lock().add_lock(key)?;
         let key: LockedKey = (tree.id, Bytes::copy_from_slice(key));
         let is_locked = table.state.lock().lock_or_wait(self.id, tree, &key);
-        let is_locked = is_locked.inspect_err(|_| {
-            add(&table.counters.deadlocks, 1);
+        let is_locked = is_locked.inspect_err(|error| {
+            table.count_failure(error);
             state.lock().subtract_lock(&key.1);
         })?;
         if is_locked {
@@ -267,7 +285,7 @@ impl<'a> KeyWait<'a> {
     /// Locks the key if it is free. Returns whether the transaction has locked it.
     ///
     /// # Errors
-    /// [`Error::Deadlock`].
+    /// [`Error::Deadlock`], [`Error::Closed`].
     pub(crate) fn try_lock(&mut self) -> Result<bool> {
         let is_locked = {
             let mut state = self.table.state.lock();
@@ -288,7 +306,7 @@ impl<'a> KeyWait<'a> {
     /// Blocks the thread until the key is locked.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Closed`].
     pub(super) fn wait(mut self) -> Result<()> {
         let (env, signal, limit_us) = (self.tree.env(), &self.table.released, self.limit_us());
         let mut locked = Ok(false);
@@ -304,11 +322,10 @@ impl<'a> KeyWait<'a> {
     /// # Errors
     /// The error in `locked`; [`Error::LockTimeout`] if the key is not locked.
     pub(crate) fn finish(self, locked: Result<bool>) -> Result<()> {
-        let counters = &self.table.counters;
-        match locked.inspect_err(|_| add(&counters.deadlocks, 1))? {
+        match locked.inspect_err(|error| self.table.count_failure(error))? {
             true => Ok(()),
             false => {
-                add(&counters.timeouts, 1);
+                add(&self.table.counters.timeouts, 1);
                 let (keyspace, key) = (self.tree.name(), self.key.1.to_vec());
                 Err(Error::LockTimeout { keyspace, key })
             }
@@ -445,6 +462,36 @@ mod tests {
             drop(two);
             assert!(db.inner().lock_table.state.lock().owners.is_empty());
         }
+    }
+
+    /// Bug: a call that waited for a key ended only with the owner of the key or with its timeout.
+    #[test]
+    fn close_ends_waits_and_prevents_locks() {
+        let db = open();
+        let keyspace = db.default_keyspace();
+        let [one, two] = [begin(&db), begin(&db)];
+        one.put(&keyspace, "a", "1").unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| two.put(&keyspace, "a", "2"));
+            while db.inner().lock_table.state.lock().waiting.is_empty() {
+                std::thread::yield_now();
+            }
+            db.close(None).unwrap();
+            let ended = waiting.join().unwrap();
+            assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+        });
+        for key in ["a", "b"] {
+            let refused = two.put(&keyspace, key, "2");
+            assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+            let refused = two.get_for_update(&keyspace, key);
+            assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+        }
+        let state = db.inner().lock_table.state.lock();
+        assert_eq!((state.owners.len(), state.waiting.len()), (1, 0));
+        drop(state);
+        let mut metrics = TransactionMetrics::default();
+        db.inner().lock_table.add_metrics(&mut metrics);
+        assert_eq!((metrics.lock_timeouts, metrics.lock_deadlocks), (0, 0));
     }
 
     /// Bug: each failed or cancelled attempt to lock a key used memory of the transaction until its end.

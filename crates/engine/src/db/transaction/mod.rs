@@ -261,7 +261,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
-        self.lock_key(keyspace, key.as_ref())?;
+        self.lock_key_to_write(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.put(keyspace, key, value))
     }
 
@@ -277,7 +277,7 @@ impl Transaction {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<()> {
-        self.lock_key(keyspace, key.as_ref())?;
+        self.lock_key_to_write(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.put_with_ttl(keyspace, key, value, ttl))
     }
 
@@ -292,7 +292,7 @@ impl Transaction {
         value: impl AsRef<[u8]>,
         expires: SystemTime,
     ) -> Result<()> {
-        self.lock_key(keyspace, key.as_ref())?;
+        self.lock_key_to_write(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.put_until(keyspace, key, value, expires))
     }
 
@@ -301,7 +301,7 @@ impl Transaction {
     /// # Errors
     /// The errors of [`Transaction::put`].
     pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
-        self.lock_key(keyspace, key.as_ref())?;
+        self.lock_key_to_write(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.delete(keyspace, key))
     }
 
@@ -342,7 +342,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         operand: impl AsRef<[u8]>,
     ) -> Result<()> {
-        self.lock_key(keyspace, key.as_ref())?;
+        self.lock_key_to_write(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.merge(keyspace, key, operand))
     }
 
@@ -531,6 +531,12 @@ impl Transaction {
     #[cfg(feature = "tokio")]
     pub(crate) fn holds_lock(&self, keyspace: &Keyspace, key: &[u8]) -> bool {
         self.locks.as_ref().is_some_and(|locks| locks.holds(keyspace.tree(), key))
+    }
+
+    /// Locks a key before a write if it is a locking transaction. If the database is not writable, locks no key and fails.
+    fn lock_key_to_write(&self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
+        self.inner().check_writable()?;
+        self.lock_key(keyspace, key)
     }
 
     /// Locks a key if it is a locking transaction.

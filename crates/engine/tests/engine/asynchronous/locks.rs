@@ -253,6 +253,52 @@ fn locked_key_of_a_dropped_keyspace_stays_readable() {
     }
 }
 
+/// Bug: a task that waited for a key ended only with the owner of the key or with its timeout.
+#[test]
+fn close_ends_waits_of_tasks_for_keys() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let (db, keyspace) = open().await;
+            let (one, two) = (begin(&db).await, begin(&db).await);
+            one.put(&keyspace, "a", "1").await.unwrap();
+            let mut waiting = Box::pin(two.put(&keyspace, "a", "2"));
+            assert!(poll_once(waiting.as_mut()).is_pending());
+            db.close(None).await.unwrap();
+            let ended = waiting.await;
+            assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+        });
+    }
+}
+
+/// Bug: a write locked its key before it failed because the database is read-only. Another task then waited for it.
+#[test]
+fn writes_of_locking_tasks_lock_no_keys_if_the_database_is_read_only() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let disk = Arc::new(MemVfs::new());
+            let db = Db::open("db", Options::default().vfs(disk.clone())).await.unwrap();
+            db.close(None).await.unwrap();
+            let options = Options::default().vfs(disk).read_only(true);
+            let db = Db::open("db", options).await.unwrap();
+            let (keyspace, transactions) =
+                (db.default_keyspace(), [begin(&db).await, begin(&db).await]);
+            for tx in &transactions {
+                let writes = [
+                    tx.put(&keyspace, "a", "x").await,
+                    tx.put_with_ttl(&keyspace, "a", "x", LONG).await,
+                    tx.put_until(&keyspace, "a", "x", std::time::UNIX_EPOCH).await,
+                    tx.merge(&keyspace, "a", "x").await,
+                    tx.delete(&keyspace, "a").await,
+                ];
+                for written in writes {
+                    assert!(matches!(written, Err(Error::OpenedReadOnly)), "{written:?}");
+                }
+            }
+            assert_eq!(db.metrics().await.unwrap().transactions.locks_held, 0);
+        });
+    }
+}
+
 /// Futures are dropped after each possible number of polls. Then the transaction ends, and its locks are free.
 #[test]
 fn futures_dropped_at_any_poll_leave_no_lock_after_the_transaction() {
