@@ -128,7 +128,7 @@ pub enum JobReason {
     TombstoneAge {
         /// The file.
         file: FileId,
-        /// Age of the tombstone in microseconds.
+        /// Age of the tombstone in microseconds, or age of the file if the age of the tombstone is unknown.
         age_us: u64,
     },
     /// A file exceeds its maximum age.

@@ -77,17 +77,17 @@ impl TombstoneAges {
         self.levels_us.get(level.index()).copied().unwrap_or(self.bound_us)
     }
 
-    /// Returns the time at which the oldest tombstone of a file exceeds its maximum age. Returns `None` if the file has
-    /// no droppable tombstone.
+    /// Returns the time at which the oldest tombstone of a file exceeds its maximum age. Returns 0 if the age of the
+    /// tombstone is unknown, and `None` if the file has no droppable tombstone.
     pub(crate) fn file_due_us(
         &self,
         shape: &TreeShape,
         level: Level,
         file: &TableMeta,
     ) -> Option<u64> {
-        let has_droppable_tombstone = |_: &u64| shape.has_droppable_tombstone(file);
-        let written_us = file.oldest_tombstone_us.filter(has_droppable_tombstone)?;
-        Some(written_us.saturating_add(self.level_us(level)))
+        let due_us =
+            || file.oldest_tombstone_us.map_or(0, |us| us.saturating_add(self.level_us(level)));
+        shape.has_droppable_tombstone(file).then(due_us)
     }
 }
 
@@ -129,6 +129,21 @@ mod tests {
         assert_eq!(full.memtable_us(), sparse.memtable_us());
         assert_eq!(full.level_us(Level(1)), sparse.level_us(Level(3)));
         assert_eq!(full.level_us(Level(2)), sparse.level_us(Level(4)));
+    }
+
+    /// Bug: a tombstone of unknown age was never due, and the bound did not hold.
+    #[test]
+    fn tombstone_ages_unknown_age_is_due_at_once() {
+        let shape = tree(&[1]);
+        let ages = TombstoneAges::new(&shape, 1000, 8);
+        let due_us = |tombstones, oldest_tombstone_us| {
+            let meta = TableMeta::new(FileId(9), KeyRange::new("a", "z"));
+            let meta = TableMeta { tombstones, oldest_tombstone_us, ..meta };
+            ages.file_due_us(&shape, Level(0), &meta)
+        };
+        assert_eq!(due_us(1, Some(70)), Some(1070));
+        assert_eq!(due_us(1, None), Some(0));
+        assert_eq!(due_us(0, None), None);
     }
 
     #[test]

@@ -71,7 +71,8 @@ impl<'a> FileDueCondition<'a> {
                 JobReason::Stale { file: file.id, age_us }
             }
             _ => {
-                let age_us = shape.now_us.saturating_sub(file.oldest_tombstone_us?);
+                let since_us = file.oldest_tombstone_us.unwrap_or(file.created_us);
+                let age_us = shape.now_us.saturating_sub(since_us);
                 JobReason::TombstoneAge { file: file.id, age_us }
             }
         })
@@ -248,7 +249,7 @@ pub(super) fn find_files_due_by_persistence<'a>(
             let file = deadline.file();
             let since_us = match (&file.expiry, has_expired) {
                 (Some(expiry), true) => expiry.earliest_us,
-                _ => file.oldest_tombstone_us.unwrap_or(0),
+                _ => file.oldest_tombstone_us.unwrap_or(file.created_us),
             };
             let (file_id, age_us) = (file.id, shape.now_us.saturating_sub(since_us));
             let reason = match has_expired {
