@@ -136,7 +136,8 @@ pub struct CompactionEnd {
     pub tombstones_read: u64,
     /// Number of tombstones in the outputs.
     pub tombstones_written: u64,
-    /// Write time of the oldest tombstone in the inputs, in microseconds of the database clock.
+    /// Write time of the oldest tombstone in the inputs, in microseconds of the database clock. `None` if the inputs have
+    /// no tombstones, or if the time of an input with tombstones is unknown.
     pub oldest_tombstone_us: Option<u64>,
     /// Duration from the pick to the end of the manifest edit, in microseconds.
     pub elapsed_us: u64,

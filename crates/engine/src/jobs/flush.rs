@@ -104,8 +104,8 @@ fn flush_memtable(
         memtable_bytes: memtable.bytes(),
     }));
     let expiry_limit_us = if tree.may_expire() { state.expiry_limit_us() } else { 0 };
-    // A tombstone that replaces an expired entry gets the current time.
-    let now_us = (expiry_limit_us > 0).then(|| state.env.database_time_us());
+    // A tombstone that replaces operands or an expired entry gets the current time.
+    let now_us = Some(state.env.database_time_us());
     let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us().or(now_us));
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
     let retention = Retention::for_flush(state.sequence.snapshot_seqs(), view.version.shape())

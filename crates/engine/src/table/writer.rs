@@ -274,7 +274,8 @@ impl TableWriter {
         self.range_tombstones.push(tombstone);
     }
 
-    /// Records the write time of a tombstone in microseconds. The properties contain the smallest of these times.
+    /// Records the write time of a tombstone in microseconds. The properties contain the smallest of these times, or no
+    /// time if the table has no tombstones.
     pub fn record_tombstone_time(&mut self, us: u64) {
         let oldest = &mut self.properties.oldest_tombstone_us;
         *oldest = Some(oldest.map_or(us, |oldest| oldest.min(us)));
@@ -324,6 +325,9 @@ impl TableWriter {
         let mut tombstones = range_tombstone::fragment(&self.range_tombstones);
         if self.properties.entries == 0 && tombstones.is_empty() {
             return Err(Error::EmptyTable { path: self.file.path().to_owned() });
+        }
+        if self.properties.tombstones == 0 && tombstones.is_empty() {
+            self.properties.oldest_tombstone_us = None;
         }
         if let Some(last) = self.last_internal_key() {
             let end = BlockEnd::between_keys(last, None);

@@ -9,13 +9,14 @@ use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCal
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Db, Error, Event, KeySearchReport, KeyspaceOptions, Options, ValueSeparation, search_key,
+    Db, Error, Event, KeySearchReport, KeyspaceOptions, MergeOperator, MergeResult, Options,
+    ValueSeparation, search_key,
 };
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{EventLog, case_seeds, scale};
 
-use crate::harness::database::{self, inline, metrics, policy, small};
+use crate::harness::database::{self, inline, metrics, policy, small, without_jobs};
 use crate::harness::delete_persistence::play_history;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,6 +24,11 @@ const SECOND_US: u64 = 1_000_000;
 
 fn bounded() -> KeyspaceOptions {
     small().delete_persistence(SECOND)
+}
+
+/// Returns options with which only the bound causes merges.
+fn bounded_without_merges() -> KeyspaceOptions {
+    without_jobs().delete_persistence(SECOND)
 }
 
 fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
@@ -51,7 +57,7 @@ fn let_bound_pass(db: &Db) {
 #[test]
 fn deleted_value_below_newer_put_is_gone_within_bound() {
     let disk = MemVfs::new();
-    let db = open(&disk, bounded().policy(policy("leveled(trigger=100,stop=200)")));
+    let db = open(&disk, bounded_without_merges());
     let keyspace = db.default_keyspace();
     keyspace.put("k", "old").unwrap();
     keyspace.put("z", "stays").unwrap();
@@ -73,9 +79,7 @@ fn deleted_value_below_newer_put_is_gone_within_bound() {
 #[test]
 fn deleted_value_below_newer_put_is_removed_after_recovery() {
     let disk = MemVfs::new();
-    let open_keyspace = |db: &Db| {
-        db.keyspace("bounded", bounded().policy(policy("leveled(trigger=100,stop=200)"))).unwrap()
-    };
+    let open_keyspace = |db: &Db| db.keyspace("bounded", bounded_without_merges()).unwrap();
     let db = open(&disk, small());
     let keyspace = open_keyspace(&db);
     keyspace.put("k", "old").unwrap();
@@ -135,6 +139,88 @@ fn put_neighbors(db: &Db) {
         db.put(key, "value").unwrap();
     }
     db.flush().unwrap();
+}
+
+/// A merge operator that deletes each value.
+#[derive(Debug)]
+struct Removal;
+
+impl MergeOperator for Removal {
+    fn name(&self) -> &'static str {
+        "removal"
+    }
+
+    fn full_merge(&self, _: &[u8], _: Option<&[u8]>, _: &[&[u8]]) -> MergeResult {
+        Ok(None)
+    }
+}
+
+/// Checks that the tables contain one tombstone, which was written now.
+fn assert_new_tombstone(db: &Db) {
+    db.wait_idle().unwrap();
+    let found = metrics(db);
+    assert_eq!((found.total().tombstones, found.oldest_tombstone_age_us), (1, Some(0)));
+}
+
+/// Regression: a flush recorded no write time for a tombstone that replaced operands. With a bound for deleted values,
+/// the tombstone was due at once. With the trigger `tombstone-ttl`, it was never due.
+#[test]
+fn tombstone_of_merge_operator_in_flush_has_its_write_time() {
+    let ttl = r#"{layout="leveling", rule=[{trigger="tombstone-ttl",bound="1s"},
+        {trigger="run-count",runs=8}, {trigger="level-full",base=100}]}"#;
+    for options in [bounded_without_merges(), small().policy(policy(ttl))] {
+        let db = open(&MemVfs::new(), options.merge_operator(Removal));
+        put_neighbors(&db);
+        db.put("k", "value").unwrap();
+        db.default_keyspace().merge("k", "operand").unwrap();
+        db.flush().unwrap();
+        assert_new_tombstone(&db);
+        let_bound_pass(&db);
+        assert_eq!(metrics(&db).total().tombstones, 0);
+    }
+}
+
+/// Regression: as above, for a merge of tables without tombstones.
+#[test]
+fn tombstone_of_merge_operator_in_compaction_has_its_write_time() {
+    let disk = MemVfs::new();
+    let db = open(&disk, bounded().policy(policy("tiering(T=3)")).merge_operator(Removal));
+    // The first three runs become a run of L1. It is larger than the other three, so their merge creates a new run.
+    for _ in 0..3 {
+        db.put("a", [7; 1000]).unwrap();
+        db.put("z", [7; 1000]).unwrap();
+        db.flush().unwrap();
+    }
+    db.put("k", "value").unwrap();
+    db.flush().unwrap();
+    db.default_keyspace().merge("k", "operand").unwrap();
+    db.flush().unwrap();
+    assert_eq!(metrics(&db).total().tombstones, 0);
+    db.put("m", "value").unwrap();
+    db.flush().unwrap();
+    assert_new_tombstone(&db);
+    let_bound_pass(&db);
+    assert!(search(&disk, "k").is_clear());
+}
+
+/// Regression: as above, for the flush of `resume`.
+#[test]
+fn tombstone_of_merge_operator_in_resume_has_its_write_time() {
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+    let keyspace = bounded_without_merges().merge_operator(Removal);
+    let db = database::open(&faults, inline().keyspace_defaults(keyspace));
+    put_neighbors(&db);
+    db.put("k", "value").unwrap();
+    db.default_keyspace().merge("k", "operand").unwrap();
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+    faults.add_rule(rule.path_contains(".wal"));
+    assert!(db.put("fails", "value").is_err());
+    faults.clear_rules();
+    db.resume().unwrap();
+    assert_new_tombstone(&db);
+    let_bound_pass(&db);
+    assert!(search(&disk, "k").is_clear());
 }
 
 #[test]

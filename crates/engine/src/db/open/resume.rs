@@ -234,6 +234,7 @@ fn rewrite_tree<'a>(
         turn,
         may_be_stored: false,
     };
+    let now_us = Some(store.env.database_time_us());
     for (memtable, last_seq) in memtables.into_iter().rev() {
         if memtable.is_empty() {
             continue;
@@ -245,7 +246,8 @@ fn rewrite_tree<'a>(
             version: &rewritten.version,
             operands: rewritten.operands.as_ref(),
             snapshots: store.sequence.snapshot_seqs(),
-            tombstone_us: memtable.first_tombstone_us(),
+            // A tombstone that replaces operands gets the current time.
+            tombstone_us: memtable.first_tombstone_us().or(now_us),
         };
         let attached = rewritten.turn.as_ref().map(|turn| &turn.attached);
         let (outputs, operands) = flush.write(attached, last_seq)?;

@@ -36,7 +36,7 @@ pub(crate) struct JobOutputs<'a> {
     tree: &'a Tree,
     level: u8,
     filter: FilterWidth,
-    /// Write time of the oldest tombstone among the inputs, in microseconds.
+    /// Write time of the oldest tombstone in the tables, in microseconds. `None` if it is unknown.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
     values: OutputValueWriter,

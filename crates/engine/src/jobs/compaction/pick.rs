@@ -71,15 +71,17 @@ impl PickedJob {
         self.input_files().map(|file| file.bytes).sum()
     }
 
-    /// Returns the write time of the oldest tombstone among the inputs, in microseconds.
+    /// Returns the write time of the oldest tombstone among the inputs, in microseconds. Returns `None` if the inputs
+    /// have no tombstones, or if the time of an input with tombstones is unknown.
     pub(crate) fn oldest_tombstone_us(&self) -> Option<u64> {
         let with_tombstones = self.input_files().filter(|file| file.tombstones > 0);
-        with_tombstones.filter_map(|file| file.oldest_tombstone_us).min()
+        // `None` is smaller than any time.
+        with_tombstones.map(|file| file.oldest_tombstone_us).min().flatten()
     }
 
-    /// Returns whether the inputs contain expiring entries.
-    pub(crate) fn has_expiring_entries(&self) -> bool {
-        self.input_files().any(|file| file.expiry.is_some())
+    /// Returns whether the inputs contain tombstones.
+    pub(crate) fn has_tombstones(&self) -> bool {
+        self.input_files().any(|file| file.tombstones > 0)
     }
 
     /// Returns the total size in bytes of the inputs that are not in the target level.
@@ -440,7 +442,10 @@ mod tests {
 
     use lsmx_base::file_name::FileName;
     use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
-    use lsmx_compaction::{Debt, JobInput, OutputTarget, PolicySpec, RunningJobs, SplitRule};
+    use lsmx_compaction::{
+        Debt, JobInput, KeyRange, LevelShape, OutputTarget, PolicySpec, RunId, RunningJobs,
+        SortedRun, SplitRule,
+    };
 
     use super::*;
     use crate::db::Db;
@@ -649,6 +654,34 @@ mod tests {
             assert_eq!(is_blob_gc(&picked), expects_gc, "{}", picked.job);
             tree.jobs.lock().running.finish(&picked.job);
         }
+    }
+
+    /// Bug: an input with an unknown time was ignored, and the outputs got the time of a newer tombstone.
+    #[test]
+    fn oldest_tombstone_time_is_unknown_if_time_of_one_input_is_unknown() {
+        let oldest_us = |files: &[(u64, Option<u64>)]| {
+            let new_run = |(id, &(tombstones, oldest_tombstone_us)): (u64, &(u64, Option<u64>))| {
+                let meta = TableMeta::new(FileId(id), KeyRange::new("a", "z"));
+                let meta = TableMeta { tombstones, oldest_tombstone_us, ..meta };
+                Arc::new(SortedRun { id: RunId(id), files: vec![Arc::new(meta)].into() })
+            };
+            let runs: Vec<_> = (0..).zip(files).map(new_run).collect();
+            let job = Job {
+                kind: JobKind::Merge,
+                inputs: runs.iter().map(|run| JobInput::from_run(L0, run)).collect(),
+                target: OutputTarget::oldest_run(L0),
+                split: SplitRule::by_size(1),
+                reason: JobReason::Manual,
+            };
+            let levels = vec![Arc::new(LevelShape { runs, cursor: None })];
+            let shape = TreeShape { levels, ..TreeShape::default() };
+            let reserved =
+                PickedJob::reserve_inputs(&mut TreeJobState::default(), job, shape, None);
+            reserved.oldest_tombstone_us()
+        };
+        assert_eq!(oldest_us(&[(0, None), (1, Some(7)), (2, Some(5))]), Some(5));
+        assert_eq!(oldest_us(&[(0, None), (1, Some(7)), (2, None)]), None);
+        assert_eq!(oldest_us(&[(0, None)]), None);
     }
 
     /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.

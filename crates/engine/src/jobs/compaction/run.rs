@@ -408,11 +408,11 @@ fn merge(
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
         filter: outputs.filter_width(),
-        // A tombstone that replaces a removed or expired value gets the current time.
-        oldest_tombstone_us: picked.oldest_tombstone_us().or_else(|| {
-            let may_remove = compaction_filter.is_some() || picked.has_expiring_entries();
-            may_remove.then(|| state.env.database_time_us())
-        }),
+        oldest_tombstone_us: match picked.has_tombstones() {
+            true => picked.oldest_tombstone_us(),
+            // A tombstone that replaces operands, or a removed or expired value, gets the current time.
+            false => Some(state.env.database_time_us()),
+        },
         expiry_limit_us: state.expiry_limit_us(),
         deadline_us: *deadline_us,
         runs,

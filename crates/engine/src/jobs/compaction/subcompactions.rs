@@ -47,7 +47,7 @@ pub(crate) struct MergeInputs {
     pub(crate) input_bytes: u64,
     /// Filter width of the output tables.
     pub(crate) filter: FilterWidth,
-    /// Write time of the oldest tombstone among the inputs, in microseconds.
+    /// Write time of the oldest tombstone in the outputs, in microseconds. `None` if it is unknown.
     pub(crate) oldest_tombstone_us: Option<u64>,
     /// Time up to which entries have expired for all readers, in microseconds.
     pub(crate) expiry_limit_us: u64,
