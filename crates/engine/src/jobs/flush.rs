@@ -75,8 +75,12 @@ pub(crate) fn flush_oldest_memtable(
     state.progress.notify();
     match flushed {
         Ok(()) => Ok(true),
-        // The keyspace was dropped during the flush. Its tables are not needed.
-        Err(Error::KeyspaceDropped { .. }) => Ok(false),
+        // The keyspace was dropped during the flush. Its tables are not needed. The flush may have added its writes to
+        // the history after the drop removed the history of the keyspace.
+        Err(Error::KeyspaceDropped { .. }) => {
+            state.guard_history.remove_tree(tree.id);
+            Ok(false)
+        }
         Err(error) => {
             state.report_background_error("flush", Some(tree), &error);
             Err(state.make_read_only(error))

@@ -201,6 +201,25 @@ fn keyspace_dropped_during_writes_flushes_and_compactions_causes_no_error() {
     }
 }
 
+/// Regression: a flush that ended after the drop of its keyspace left its writes in the history of flushed writes.
+#[test]
+fn keyspace_dropped_during_flush_leaves_no_history_of_writes() {
+    for seed in 0..40 {
+        let db = open(&MemVfs::new(), Background::Stepped { seed, workers: 2 });
+        let users = users(&db);
+        fill(&users, 10);
+        let env = db.env().clone();
+        let flusher = {
+            let db = db.clone();
+            env.spawn("flusher", move || db.flush().unwrap()).unwrap()
+        };
+        db.drop_keyspace("users").unwrap();
+        env.join(flusher).unwrap();
+        db.wait_idle().unwrap();
+        assert_eq!(db.metrics().memory.guard_history, 0, "seed {seed}");
+    }
+}
+
 #[test]
 fn renamed_keyspace_keeps_its_entries_handles_and_snapshots() {
     let disk = MemVfs::new();
