@@ -58,6 +58,7 @@ pub(crate) fn flush_oldest_memtable(
         state.work.postpone_flush(tree);
         return Ok(false);
     };
+    let store_flush = guard.as_ref().map(|_| state.work.begin_store_flush());
     let reason = &"its memtable is sealed";
     let job = JobSpanFields { kind: "flush", keyspace: &tree.name(), inputs: 1, reason };
     let span = JobSpan::start(job);
@@ -70,7 +71,7 @@ pub(crate) fn flush_oldest_memtable(
             guard.attached.abandon();
         }
     }
-    drop(guard);
+    drop((store_flush, guard));
     tree.jobs.lock().flushing = false;
     state.progress.notify();
     match flushed {

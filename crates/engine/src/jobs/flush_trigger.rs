@@ -123,8 +123,8 @@ impl FlushTrigger {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
         let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
-        // A flush that is queued or running will reduce the size of the WAL and of the memtables. A flush that waits
-        // for a reserved operand store does not count.
+        // A flush that is queued or running will reduce the size of the WAL and of the memtables. A flush that has
+        // reserved an operand store, or waits for a reserved store, may take long and does not count.
         ((wal_is_large || memory_is_large) && !state.work.has_unblocked_flush())
             || self.is_pinned_segment_check_due()
     }
@@ -168,8 +168,11 @@ impl FlushTrigger {
             // write tries again.
             let _ = self.seal_memtables_early(deadline_us);
             self.is_sealing.store(false, Ordering::Release);
-            // Wake the writes that wait for memory.
-            self.state.progress.notify();
+            // Writes wait for `is_sealing` only while memory is full. Each commit may get here during a long flush of a
+            // tree with an operand store, so idle threads are not woken without need.
+            if self.state.memtables.is_full() {
+                self.state.progress.notify();
+            }
         }
     }
 

@@ -47,6 +47,16 @@ impl Drop for PeriodicWork<'_> {
     }
 }
 
+/// Mark of a running flush that has reserved an operand store. Dropping it removes the mark.
+#[derive(Debug)]
+pub(crate) struct StoreFlush<'a>(&'a WorkQueues);
+
+impl Drop for StoreFlush<'_> {
+    fn drop(&mut self) {
+        self.0.flush.lock().store_flushes -= 1;
+    }
+}
+
 /// Trees in the order in which they were queued. A tree is in the queue at most once.
 #[derive(Debug, Default)]
 struct WorkQueue {
@@ -56,6 +66,8 @@ struct WorkQueue {
     parked: Vec<Arc<Tree>>,
     /// Number of trees on which threads currently work.
     running: usize,
+    /// Number of running flushes that have reserved an operand store. Included in `running`.
+    store_flushes: usize,
     /// Number of threads that currently run periodic work. 0 in the queue for compactions.
     periodic: usize,
     /// Whether the queue is paused. No work starts while it is paused.
@@ -182,6 +194,13 @@ impl WorkQueues {
         }
     }
 
+    /// Marks the flush that runs on this thread as one that has reserved an operand store. The flush may wait for the
+    /// device of the store.
+    pub(crate) fn begin_store_flush(&self) -> StoreFlush<'_> {
+        self.flush.lock().store_flushes += 1;
+        StoreFlush(self)
+    }
+
     /// Returns whether the queue is paused.
     pub(crate) fn is_paused(&self, kind: WorkKind) -> bool {
         self.queue(kind).lock().is_paused
@@ -203,10 +222,13 @@ impl WorkQueues {
     }
 
     /// Returns whether a flush is running or can start. A postponed flush cannot start while its operand store is
-    /// reserved.
+    /// reserved. A running flush that has reserved an operand store does not count, because it may wait for the device
+    /// of the store.
     pub(crate) fn has_unblocked_flush(&self) -> bool {
         let queue = self.flush.lock();
-        !queue.queue.is_empty() || queue.find_unblocked_flush().is_some() || queue.running > 0
+        !queue.queue.is_empty()
+            || queue.find_unblocked_flush().is_some()
+            || queue.running > queue.store_flushes
     }
 
     /// Pauses or resumes all queues.

@@ -57,6 +57,45 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     })?
 }
 
+/// Blocks the delivery of a flush to an operand store. Writes to other keyspaces must succeed meanwhile. The memtables of
+/// these keyspaces together exceed the memory limit, but none of them is full.
+///
+/// Bug: no memtable was flushed early while a flush to an operand store was running.
+pub(crate) fn early_flushes_while_delivery_hangs(_: u64) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Append], ".operands"), "lsmx-flush");
+    let keyspace = |memtable_bytes| {
+        let options = KeyspaceOptions::default().memtable_bytes(memtable_bytes);
+        options.merge_operator(Append::default())
+    };
+    let options = Options::default().wal_bytes_max(1 << 30).memtable_bytes_max(64 << 10);
+    let db = open_with(&disk, options.keyspace_defaults(keyspace(16 << 10))).unwrap();
+    let store = DeltaStoreFactory::new(DeltaOptions::default());
+    let operands = db.keyspace("operands", keyspace(1 << 10).operand_store(store)).unwrap();
+    let others: Vec<_> = (0..6)
+        .map(|number| db.keyspace(&format!("other {number}"), keyspace(16 << 10)).unwrap())
+        .collect();
+    let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    // Operands of absent keys would not be delivered.
+    (0..50u64).for_each(|key| operands.put(key.to_be_bytes(), "value").unwrap());
+    db.flush().unwrap();
+    let fill = || {
+        // Writes until further writes would stall. All sealed memtables then wait for the store.
+        let merge =
+            |n: u64| operands.with_write_options(at_once).merge((n % 50).to_be_bytes(), [7; 100]);
+        (0..).find(|n| merge(*n).is_err());
+    };
+    returns_while_blocked(&gate, fill, || {
+        while db.metrics().keyspaces["operands"].memtables_sealed < 4 {
+            std::thread::yield_now();
+        }
+        for (number, keyspace) in (0..600u64).zip(others.iter().cycle()) {
+            keyspace.put(number.to_be_bytes(), [1; 100]).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    })?
+}
+
 /// Closes a database with a deadline while the creation of a keyspace hangs in a sync of the manifest.
 pub(crate) fn close_keeps_deadline(_: u64) -> Outcome {
     let gate = Gate::default();

@@ -50,6 +50,12 @@ const CHECKS: &[Row] = &[
     (16, "flush during a hanging delivery", 1, |_| {
         device_hangs::flushes_while_store_hangs("lsmx-flush")
     }),
+    (
+        16,
+        "early flushes during a hanging delivery",
+        1,
+        device_hangs::early_flushes_while_delivery_hangs,
+    ),
     (16, "operands wait for their store", 150, missing_store::operands_wait_for_their_store),
     (
         16,
