@@ -46,7 +46,8 @@ const PINNED_CHECK_BYTES: u64 = PINNED_BYTES_MIN / 4;
 pub(crate) struct FlushTriggerLimits {
     /// Size of the WAL in bytes. Above it, the tree that pins the oldest segment is flushed.
     pub(crate) wal_bytes: u64,
-    /// Total size of all memtables in bytes. Above it, the largest memtable is flushed.
+    /// Total size of all memtables in bytes, half of the size at which writes wait. Above it, the largest memtable is
+    /// flushed. Memtables of trees whose flush is blocked by an operand store count half.
     pub(crate) memtable_bytes: u64,
     /// Time without writes in microseconds after which a memtable is flushed. `None` if it is not limited.
     pub(crate) memtable_idle_us: Option<u64>,
@@ -117,8 +118,9 @@ impl FlushTrigger {
         half.clamp(CHECK_US_MIN, CHECK_US)
     }
 
-    /// Returns true if [`FlushTrigger::flush_if_due`] has work. There is work if a search for pinning memtables is due.
-    /// There is also work if the WAL or the memtables exceed their limit, and no unblocked flush is queued or running.
+    /// Returns true if [`FlushTrigger::flush_if_due`] may have work. There is work if a search for pinning memtables is
+    /// due. There may also be work if the WAL or the memtables exceed their limit, and no unblocked flush is queued or
+    /// running.
     pub(crate) fn is_flush_due(&self) -> bool {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
@@ -193,7 +195,8 @@ impl FlushTrigger {
             }
         }
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
-        let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
+        let used_bytes = state.memtables.used_bytes();
+        let memory_is_large = used_bytes > self.limits.memtable_bytes;
         if !(wal_is_large || memory_is_large) || state.work.has_unblocked_flush() {
             return Ok(());
         }
@@ -207,8 +210,15 @@ impl FlushTrigger {
             .min_by_key(oldest)
             .filter(|tree| !has_sealed(tree));
         if selected.is_none() && memory_is_large {
-            let without_sealed = trees.iter().filter(|tree| !has_sealed(tree));
-            selected = without_sealed.max_by_key(|tree| tree.super_version().active.bytes());
+            let unblocked: Vec<_> = trees.iter().filter(|tree| !has_sealed(tree)).collect();
+            let active_bytes = |tree: &&Arc<Tree>| tree.super_version().active.bytes();
+            let unblocked_bytes: u64 = unblocked.iter().map(active_bytes).sum();
+            // Blocked memtables may exceed the limit alone. If they counted fully, each write to another tree would then
+            // cause a flush of a tiny memtable. When writes wait for memory, the sum exceeds the limit in any case.
+            let blocked_bytes = used_bytes.saturating_sub(unblocked_bytes);
+            if unblocked_bytes + blocked_bytes / 2 > self.limits.memtable_bytes {
+                selected = unblocked.into_iter().max_by_key(active_bytes);
+            }
         }
         match selected {
             Some(tree) => self.committer.seal_memtables(vec![Arc::clone(tree)], deadline_us),
@@ -373,10 +383,21 @@ impl FlushTrigger {
 mod tests {
     use super::*;
     use crate::db::Db;
+    use crate::db::inner::DbInner;
     use crate::env::Background;
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
+    use crate::write::batch::WriteBatch;
+
+    /// Seals the memtable of a tree. The flush does not start, like a flush that waits for an operand store.
+    fn seal_without_flush(inner: &DbInner, tree: &Arc<Tree>) {
+        let state = &inner.state;
+        inner.committer.seal_memtables(vec![Arc::clone(tree)], None).unwrap();
+        while state.work.take(WorkKind::Flush, &state.trees).is_some() {
+            state.work.end_work(WorkKind::Flush);
+        }
+    }
 
     /// The memtable that pins the oldest segment was sealed, and its flush waited for an operand store. Because the WAL
     /// exceeded its limit, no other memtable was sealed, although the memory limit was exceeded, too.
@@ -389,11 +410,7 @@ mod tests {
         other.put("b", [2; 100]).unwrap();
         let inner = db.inner();
         let (state, oldest) = (&inner.state, &inner.default_tree);
-        inner.committer.seal_memtables(vec![Arc::clone(oldest)], None).unwrap();
-        // Without a queue entry, the flush does not start, like a flush that waits for an operand store.
-        while state.work.take(WorkKind::Flush, &state.trees).is_some() {
-            state.work.end_work(WorkKind::Flush);
-        }
+        seal_without_flush(inner, oldest);
         let trees = state.all_trees();
         let largest = trees.iter().find(|tree| tree.id != oldest.id).unwrap();
         let try_flush = |memtable_bytes| {
@@ -407,5 +424,29 @@ mod tests {
         // The close of the database waits for the flushes.
         inner.schedule_all_trees();
         assert_eq!(sealed, [0, 1]);
+    }
+
+    /// The memtables of a keyspace waited for its operand store, and exceeded the memory limit alone. Each write to another
+    /// keyspace caused a flush of a memtable with one entry.
+    #[test]
+    fn blocked_memtable_exceeds_limit_other_flushes_are_not_tiny() {
+        let small = || KeyspaceOptions::default().memtable_bytes(64 << 10);
+        let options = Options::default().background(Background::Inline);
+        let options = options.keyspace_defaults(small()).memtable_bytes_max(64 << 10);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let other = db.keyspace("other", small()).unwrap();
+        let inner = db.inner();
+        let mut batch = WriteBatch::new();
+        batch.put(&db.default_keyspace(), "a", vec![1; 40 << 10]);
+        // This commit runs no inline flush.
+        inner.committer.commit(batch, false, 0, None).unwrap();
+        seal_without_flush(inner, &inner.default_tree);
+        for number in 0..1_000u32 {
+            other.put(number.to_be_bytes(), "value").unwrap();
+        }
+        let flushes = db.metrics().keyspaces["other"].flushes;
+        // The close of the database waits for the flushes.
+        inner.schedule_all_trees();
+        assert!((1..50).contains(&flushes), "{flushes} flushes");
     }
 }
