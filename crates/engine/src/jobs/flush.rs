@@ -27,6 +27,11 @@ use crate::write::commit::Committer;
 
 /// Number of memtable entries between two calls of the callback of [`write_memtable`].
 const BLOCK_ENTRIES: u32 = 64;
+/// Minimum pause between two background syncs of the WAL by a flush, as a multiple of the duration of the first sync. The
+/// flush thus spends at most a quarter of its time in these syncs.
+const SYNC_PAUSE_FACTOR: u64 = 3;
+/// Lower bound of the pause between two background syncs of the WAL by a flush, in microseconds.
+const SYNC_PAUSE_US_MIN: u64 = 1_000;
 
 /// Flushes the oldest sealed memtable of a tree.
 ///
@@ -122,13 +127,19 @@ fn flush_memtable(
     let mut delivery = attached.map(|at| OperandDeliveryWriter::new(at, last_seq)).transpose()?;
     let mut flushed_writes = state.guard_history.new_flush_record(tree.id, memtable, last_seq);
     let recorder = flushed_writes.as_mut();
-    // This thread may be the only flush thread, so it also performs the background syncs of the WAL.
+    // This thread may be the only flush thread, so it also performs the background syncs of the WAL. Commits during a
+    // sync may make the next sync due at once. The pauses prevent a sync per block of entries.
+    let mut next_sync_us = 0;
     let mut on_block = || {
         state.env.yield_point(YieldKind::FlushBlock);
-        match state.wal.is_sync_due(state.env.now_us()) {
-            true => state.wal.sync().map(drop),
-            false => Ok(()),
+        let begin_us = state.env.now_us();
+        if begin_us >= next_sync_us && state.wal.is_sync_due(begin_us) {
+            state.wal.sync()?;
+            let end_us = state.env.now_us();
+            let pause_us = end_us.saturating_sub(begin_us).saturating_mul(SYNC_PAUSE_FACTOR);
+            next_sync_us = end_us.saturating_add(pause_us.max(SYNC_PAUSE_US_MIN));
         }
+        Ok(())
     };
     write_memtable(&mut on_block, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);

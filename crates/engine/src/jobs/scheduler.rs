@@ -555,6 +555,7 @@ mod tests {
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Fault, FaultRule, FaultVfs};
     use crate::wal::WalOptions;
+    use crate::write::batch::WriteBatch;
 
     /// The periodic work ran only on idle flush threads. While flushes followed each other, the log was not synced.
     #[test]
@@ -632,5 +633,41 @@ mod tests {
         let syncs = syncs.lock();
         assert!(syncs.contains(&true));
         assert!(!syncs[0], "the log is synced before the table is complete");
+    }
+
+    /// Commits during each sync of the log made the next sync due at once. A flush synced the log after each block of
+    /// entries.
+    #[test]
+    fn flush_during_slow_wal_syncs_does_not_sync_after_each_block() {
+        let clock = ManualClock::new(2_000_000_000_000_000);
+        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let wal = WalOptions { sync_every_bytes: 1_000, ..WalOptions::default() };
+        let options = Options::default().background(Background::Inline).clock(clock.clone());
+        let db = Db::open("db", options.wal(wal).vfs(Arc::new(disk.clone()))).unwrap();
+        let inner = db.inner();
+        // Commits without inline work.
+        let commit = |db: &Db, number: u32, bytes: usize| {
+            let mut batch = WriteBatch::new();
+            batch.put(&db.default_keyspace(), number.to_be_bytes(), vec![1; bytes]);
+            db.inner().committer.commit(batch, false, 0, None).unwrap();
+        };
+        (0..10_000).for_each(|number| commit(&db, number, 10));
+        inner.committer.seal_memtables(vec![Arc::clone(&inner.default_tree)], None).unwrap();
+        let during_sync = db.clone();
+        disk.set_delay_hook(Some(Arc::new(move |_, _| {
+            clock.advance_us(50_000);
+            // The syncing thread holds a lock, so another thread commits.
+            std::thread::scope(|scope| {
+                scope.spawn(|| commit(&during_sync, 0, 2_000));
+            });
+        })));
+        let slow = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Sync]).path_contains(".wal");
+        disk.add_rule(slow.chance(1.0));
+        let before = inner.state.wal.sync_count();
+        assert!(inner.scheduler.run_next(WorkKind::Flush));
+        let syncs = inner.state.wal.sync_count() - before;
+        disk.set_delay_hook(None);
+        // Without further syncs, the time does not advance, so no pause ends.
+        assert_eq!(syncs, 2, "one background sync, and one sync before the manifest edit");
     }
 }

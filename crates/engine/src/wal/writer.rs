@@ -54,7 +54,8 @@ pub struct WalOptions {
     pub sync_every_bytes: u64,
     /// Age in microseconds of unsynced bytes at which a background sync starts. Idle flush threads check the age once per
     /// this time, but at least once per second and at most once per millisecond. A sync may therefore start at twice this
-    /// age. Default: one second.
+    /// age. A flush spends at most a quarter of its time in background syncs, so slow syncs may start later. Default: one
+    /// second.
     pub sync_every_us: u64,
     /// True if a file `RESERVE` reserves disk space. When the disk is full, the engine removes the file, so that
     /// flushes and commits can use the space.
