@@ -32,10 +32,7 @@ use crate::write::throttle::Throttle;
 /// Maximum time in microseconds that an idle flush thread sleeps. After each sleep and after each flush, the thread runs
 /// the periodic work that is due, such as a sync of the WAL.
 const TICK_US: u64 = 1_000_000;
-/// Minimum of the sleep of an idle flush thread in microseconds, if [`WalOptions::sync_every_us`] is shorter than
-/// [`TICK_US`].
-///
-/// [`WalOptions::sync_every_us`]: crate::WalOptions::sync_every_us
+/// Lower bound of [`JobScheduler::tick_us`] in microseconds.
 const TICK_US_MIN: u64 = 1_000;
 /// Pause between two writes of the database clock to the manifest while values may expire, in microseconds.
 const CLOCK_STORE_US: u64 = 60_000_000;
@@ -185,16 +182,19 @@ impl JobScheduler {
             state.env.yield_point(YieldKind::JobStep);
             return;
         }
-        // If `due_us` becomes earlier during the wait, the deadline must be computed again.
+        // If `due_us` becomes earlier or `tick_us` shorter during the wait, the deadline must be computed again.
         let due_us = state.work.due_us();
-        let deadline = self.next_wakeup_us(kind);
+        let tick_us = if kind == WorkKind::Flush { self.tick_us() } else { TICK_US };
+        let deadline = self.next_wakeup_us(kind, tick_us);
         let was_notified = state.env.wait(WaitCause::Work, &state.progress, deadline, &mut || {
             let is_due = kind == WorkKind::Flush
                 && (state.wal.is_sync_due_by_bytes() || state.is_reserve_resize_requested());
             state.is_closing()
                 || state.tables.deferred_drop.has_queued()
                 || (kind == WorkKind::Flush
-                    && (state.obsolete_files.has_deletable_files() || state.work.due_us() < due_us))
+                    && (state.obsolete_files.has_deletable_files()
+                        || state.work.due_us() < due_us
+                        || (tick_us == TICK_US && self.tick_us() < TICK_US)))
                 || ((is_due || self.has_work(kind)) && state.error_state.check_writable().is_ok())
         });
         match kind {
@@ -216,13 +216,27 @@ impl JobScheduler {
                 && !state.work.is_paused(kind))
     }
 
-    /// Returns the time at which an idle thread wakes up without a notification. Returns `None` if this time exceeds
-    /// the range of the clock. An overflowed time would be in the past and would cause a busy loop.
-    fn next_wakeup_us(&self, kind: WorkKind) -> Option<u64> {
+    /// Returns the maximum sleep of an idle flush thread in microseconds. This is [`TICK_US`], or
+    /// [`WalOptions::sync_every_us`] if it is shorter and the WAL has unsynced bytes. If the WAL has none, the next commit
+    /// notifies `progress`.
+    ///
+    /// [`WalOptions::sync_every_us`]: crate::WalOptions::sync_every_us
+    fn tick_us(&self) -> u64 {
+        let state = &self.state;
+        let sync_tick_us = state.wal.sync_every_us().clamp(TICK_US_MIN, TICK_US);
+        // A read-only database does not sync the WAL.
+        let has_sync = sync_tick_us < TICK_US
+            && !state.wal.request_wakeup_if_synced()
+            && state.error_state.check_writable().is_ok();
+        if has_sync { sync_tick_us } else { TICK_US }
+    }
+
+    /// Returns the time at which an idle thread wakes up without a notification. `tick_us` is the maximum sleep of a flush
+    /// thread. Returns `None` if the time exceeds the range of the clock. An overflowed time would be in the past and would
+    /// cause a busy loop.
+    fn next_wakeup_us(&self, kind: WorkKind, tick_us: u64) -> Option<u64> {
         let now_us = self.state.env.now_us();
         if kind == WorkKind::Flush {
-            // The first unsynced byte wakes no thread.
-            let tick_us = self.state.wal.sync_every_us().clamp(TICK_US_MIN, TICK_US);
             let tick_us = deadline_after(now_us, tick_us)?;
             return Some(
                 tick_us.min(self.flush_trigger.next_check_us().max(deadline_after(now_us, 1)?)),
@@ -575,16 +589,33 @@ mod tests {
         }
     }
 
-    /// The age limit of unsynced bytes had no effect below one second.
+    /// Bug 1: the age limit of unsynced bytes had no effect below one second. Bug 2: flush threads woke up at this rate
+    /// although all bytes were synced.
     #[test]
-    fn idle_flush_thread_wakes_up_within_sync_interval() {
+    fn idle_flush_thread_wakes_up_within_sync_interval_if_bytes_are_unsynced() {
         for (sync_every_us, expected_us) in [(0, 1_000), (20_000, 20_000), (u64::MAX, TICK_US)] {
             let wal = WalOptions { sync_every_us, ..WalOptions::default() };
             let options = Options::default().background(Background::Inline).wal(wal);
             let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-            let inner = db.inner();
-            let wakeup_us = inner.scheduler.next_wakeup_us(WorkKind::Flush).unwrap();
-            assert_eq!(wakeup_us - inner.state.env.now_us(), expected_us);
+            let (inner, scheduler) = (db.inner(), &db.inner().scheduler);
+            let sleep_us = || {
+                let wakeup_us = scheduler.next_wakeup_us(WorkKind::Flush, scheduler.tick_us());
+                wakeup_us.unwrap() - inner.state.env.now_us()
+            };
+            // Commits without inline work, and returns the number of notifications.
+            let commit = || {
+                let before = inner.state.progress.generation();
+                let mut batch = WriteBatch::new();
+                batch.put(&db.default_keyspace(), "a", "1");
+                inner.committer.commit(batch, false, 0, None).unwrap();
+                inner.state.progress.generation() - before
+            };
+            for _ in 0..2 {
+                inner.state.wal.sync().unwrap();
+                assert_eq!(sleep_us(), TICK_US);
+                assert_eq!(commit(), u64::from(expected_us < TICK_US));
+                assert_eq!((sleep_us(), commit()), (expected_us, 0));
+            }
         }
     }
 

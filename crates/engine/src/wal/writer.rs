@@ -52,10 +52,10 @@ pub struct WalOptions {
     pub segment_bytes: u64,
     /// Number of unsynced bytes at which a background sync starts. Default: 8 MiB.
     pub sync_every_bytes: u64,
-    /// Age in microseconds of unsynced bytes at which a background sync starts. Idle flush threads check the age once per
-    /// this time, but at least once per second and at most once per millisecond. A sync may therefore start at twice this
-    /// age. A flush spends at most a quarter of its time in background syncs, so slow syncs may start later. Default: one
-    /// second.
+    /// Age in microseconds of unsynced bytes at which a background sync starts. While there are unsynced bytes, idle flush
+    /// threads check the age once per this time, but at least once per second and at most once per millisecond. A sync may
+    /// therefore start at twice this age. A flush spends at most a quarter of its time in background syncs, so slow syncs
+    /// may start later. Default: one second.
     pub sync_every_us: u64,
     /// True if a file `RESERVE` reserves disk space. When the disk is full, the engine removes the file, so that
     /// flushes and commits can use the space.
@@ -108,6 +108,9 @@ pub struct Wal {
     unsynced_bytes: AtomicU64,
     /// True if `claim_sync_request` has returned true since the last start or end of a sync.
     sync_requested: AtomicBool,
+    /// True if a thread sleeps until there are unsynced bytes. Both [`Wal::request_wakeup_if_synced`] and
+    /// [`Wal::claim_wakeup`] exchange the value.
+    wakeup_requested: AtomicBool,
     /// Time at which `is_sync_due` first saw unsynced bytes. A race between threads only shifts the next sync slightly,
     /// so relaxed accesses are enough.
     unsynced_since_us: AtomicU64,
@@ -249,6 +252,7 @@ impl Wal {
             segment_count: AtomicU64::new(1),
             buffer_bytes: AtomicU64::new(0),
             sync_requested: AtomicBool::new(false),
+            wakeup_requested: AtomicBool::new(false),
             unsynced_since_us: AtomicU64::new(NO_TIME),
             log: Mutex::new(LogState {
                 segments: vec![first],
@@ -487,6 +491,24 @@ impl Wal {
     /// reached the limit, and no other caller has requested a sync since the last start or end of a sync.
     pub(crate) fn claim_sync_request(&self) -> bool {
         self.is_sync_due_by_bytes() && !self.sync_requested.swap(true, Ordering::AcqRel)
+    }
+
+    /// Returns whether all bytes are synced. If they are, [`Wal::claim_wakeup`] returns true after the next append.
+    pub(crate) fn request_wakeup_if_synced(&self) -> bool {
+        let is_synced = || self.unsynced_bytes.load(Ordering::Relaxed) == 0;
+        if !is_synced() {
+            return false;
+        }
+        // If an append claims the wake-up before this exchange, the second check sees the bytes of the append. If it
+        // claims the wake-up later, it gets true.
+        self.wakeup_requested.swap(true, Ordering::AcqRel);
+        is_synced()
+    }
+
+    /// Returns whether the caller must wake the threads that sleep until there are unsynced bytes. Called after an append
+    /// without a sync.
+    pub(crate) fn claim_wakeup(&self) -> bool {
+        self.wakeup_requested.swap(false, Ordering::AcqRel)
     }
 
     /// Returns the capacity in bytes of the encode buffer after the last append. Takes no lock.

@@ -620,6 +620,10 @@ impl Committer {
             let mut records = group.wal_records().peekable();
             if records.peek().is_some() && is_logged {
                 self.state.wal.append(records)?;
+                // Idle flush threads check the age of unsynced bytes.
+                if !sync && self.state.wal.claim_wakeup() {
+                    self.state.progress.notify();
+                }
             }
             if sync {
                 self.state.env.yield_point(YieldKind::Commit);
