@@ -27,9 +27,7 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::table::read_context::ReadPurpose;
 use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::ReleaseResource;
-use crate::vfs::{
-    File, Vfs, has_no_direct_reads, is_out_of_descriptors, open_without_cached_pages,
-};
+use crate::vfs::{File, Vfs, has_no_direct_reads, is_out_of_descriptors};
 
 /// Maximum number of errors in `FdCache::repeated_reads`. Further repeated reads are only counted.
 const REPEATED_READS_MAX: usize = 64;
@@ -667,15 +665,7 @@ impl CachedFile {
         };
         let open_error = |error| cache.open_error(Error::io("open", &self.path, error));
         let file = cache.vfs.open_uncached(&self.path).map_err(open_error)?;
-        match read_exact_into(&*file, &self.path, offset, buffer) {
-            Err(error) if is_direct_read_refused(&error) => {
-                drop(file);
-                let file =
-                    open_without_cached_pages(&*cache.vfs, &self.path).map_err(open_error)?;
-                read_exact_into(&*file, &self.path, offset, buffer)
-            }
-            done => done,
-        }
+        read_exact_into(&*file, &self.path, offset, buffer)
     }
 
     /// Returns the XXH3-64 checksum of the first `bytes` bytes of the file.
@@ -818,45 +808,17 @@ mod tests {
     use crate::vfs::MemVfs;
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
-    use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
     use crate::vfs::resource_retry::ResourceRetryVfs;
-
-    /// File system that opens files for direct reads and then fails these reads.
-    #[derive(Debug)]
-    struct RefusedDirectReads(MemVfs);
-
-    #[derive(Debug)]
-    struct RefusingFile(Arc<dyn File>);
-
-    impl VfsLayer for RefusedDirectReads {
-        fn inner(&self) -> &dyn Vfs {
-            &self.0
-        }
-
-        fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
-            let file = mode.open(&self.0, path)?;
-            Ok(if mode == OpenMode::ReadDirect { Arc::new(RefusingFile(file)) } else { file })
-        }
-    }
-
-    impl FileLayer for RefusingFile {
-        fn inner(&self) -> &dyn File {
-            &*self.0
-        }
-
-        fn intercept_read(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
-            Err(io::ErrorKind::InvalidInput.into())
-        }
-    }
 
     /// A job whose direct reads failed did not use the page cache, so compactions failed again and again. A repeated
     /// read failed, too, and the file was quarantined.
     #[test]
     fn direct_read_refused_by_file_system_is_repeated_through_page_cache() {
-        let vfs = Arc::new(RefusedDirectReads(MemVfs::new()));
+        let vfs = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        vfs.refuse_direct_reads();
         let path = Path::new("f");
         vfs.create(path).unwrap().append(b"abc").unwrap();
-        let cache = FdCache::new(vfs.clone(), 9, false, None);
+        let cache = FdCache::new(Arc::new(vfs.clone()), 9, false, None);
         let file = CachedFile::open_store_file(&cache, path).unwrap();
         let mut found = [0; 2];
         file.read_from_source(ReadSource::Device, 1, &mut found).unwrap();

@@ -63,12 +63,19 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
 
     /// Opens a file whose content is read from the device, not from the page cache.
     ///
-    /// Uses direct reads if the file system has them. Otherwise drops the cached pages of the file first.
+    /// Uses direct reads if the file system has them. Otherwise drops the cached pages of the file first. Reads one byte
+    /// to check whether direct reads work.
     ///
     /// # Errors
     /// Those of [`Vfs::open`].
     fn open_uncached(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        match self.open_direct(path) {
+        // Some file systems open the file and then fail each direct read.
+        let check_reads = |file: Arc<dyn File>| match file.read_at(&mut [0], 0) {
+            Err(error) if has_no_direct_reads(&error) => Err(error),
+            // Other errors may concern this byte only.
+            _ => Ok(file),
+        };
+        match self.open_direct(path).and_then(check_reads) {
             Err(error) if has_no_direct_reads(&error) => open_without_cached_pages(self, path),
             opened => opened,
         }
@@ -232,10 +239,7 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 /// Opens a file for reading and drops its pages from the page cache.
-pub(crate) fn open_without_cached_pages<V: Vfs + ?Sized>(
-    vfs: &V,
-    path: &Path,
-) -> io::Result<Arc<dyn File>> {
+fn open_without_cached_pages<V: Vfs + ?Sized>(vfs: &V, path: &Path) -> io::Result<Arc<dyn File>> {
     let file = vfs.open(path)?;
     file.drop_cached_pages(0, file.len()?);
     Ok(file)

@@ -24,7 +24,7 @@ use rand_chacha::ChaCha8Rng;
 use rule::ActiveRule;
 pub use rule::{Errno, Fault, FaultRule};
 
-use lsmx_base::sync::{Arc, Mutex};
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::vfs::call::VfsCall;
 use crate::vfs::counting::{CallCounters, CallCounts};
@@ -45,6 +45,7 @@ pub struct FaultVfs {
 #[derive(Debug)]
 struct FaultInjector {
     calls: CallCounters,
+    refuses_direct_reads: AtomicBool,
     state: Mutex<FaultState>,
 }
 
@@ -74,7 +75,11 @@ impl FaultVfs {
             rng: ChaCha8Rng::seed_from_u64(seed),
             delay_hook: None,
         };
-        let injector = FaultInjector { calls: CallCounters::default(), state: Mutex::new(state) };
+        let injector = FaultInjector {
+            calls: CallCounters::default(),
+            refuses_direct_reads: AtomicBool::new(false),
+            state: Mutex::new(state),
+        };
         FaultVfs { inner, injector: Arc::new(injector) }
     }
 
@@ -87,6 +92,12 @@ impl FaultVfs {
     /// Removes all rules. Bytes dropped by failed syncs stay lost.
     pub fn clear_rules(&self) {
         self.injector.state.lock().rules.clear();
+    }
+
+    /// Fails all later direct reads with `InvalidInput`. Files can still be opened for direct reads, as on some file
+    /// systems without direct reads.
+    pub fn refuse_direct_reads(&self) {
+        self.injector.refuses_direct_reads.store(true, Ordering::Relaxed);
     }
 
     /// Sets the callback of [`Fault::Delay`]. Without a callback, a delay only increments its count.
@@ -177,7 +188,7 @@ impl VfsLayer for FaultVfs {
     fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
         let inner = mode.open(&*self.inner, path)?;
         let injector = self.injector.clone();
-        Ok(Arc::new(FaultFile { inner, path: path.to_owned(), injector }))
+        Ok(Arc::new(FaultFile { inner, path: path.to_owned(), mode, injector }))
     }
 }
 
@@ -185,6 +196,7 @@ impl VfsLayer for FaultVfs {
 struct FaultFile {
     inner: Arc<dyn File>,
     path: PathBuf,
+    mode: OpenMode,
     injector: Arc<FaultInjector>,
 }
 
@@ -201,6 +213,11 @@ impl FileLayer for FaultFile {
     }
 
     fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.mode == OpenMode::ReadDirect
+            && self.injector.refuses_direct_reads.load(Ordering::Relaxed)
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let Some(fault) = self.injector.match_rules(VfsCall::Read, &self.path) else {
             return self.inner.read_at(buffer, offset);
         };
@@ -256,7 +273,7 @@ impl FileLayer for FaultFile {
 
 #[cfg(test)]
 mod tests {
-    use lsmx_base::sync::{AtomicU64, Ordering};
+    use lsmx_base::sync::AtomicU64;
 
     use super::*;
     use crate::vfs::MemVfs;

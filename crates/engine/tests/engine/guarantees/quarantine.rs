@@ -95,6 +95,31 @@ fn resume_ends_quarantine_of_a_file_that_verifies() {
     database.check_all_written();
 }
 
+/// Bug: if the file system opened files for direct reads and then failed these reads, each read of a quarantined file
+/// failed. The quarantine ended only at the next open.
+#[test]
+fn quarantine_ends_on_file_system_that_fails_direct_reads() {
+    for (kind, end) in [("default", ".sst"), ("values", ".blob")] {
+        let database = FaultyReads::with_options(options(Background::Inline));
+        database.faults.refuse_direct_reads();
+        let keyspace = database.db.keyspace(kind, keyspace_options(kind)).unwrap();
+        let put = |number: u32| {
+            retry(|| keyspace.put((number % 97).to_be_bytes(), [7; 64])).unwrap();
+        };
+        (0..500).for_each(put);
+        // One table suffices. Of the blob files, compactions read only some.
+        let files = files(&database.disk, end);
+        let bad_from = if kind == "default" { files.len() - 1 } else { 0 };
+        files[bad_from..].iter().for_each(|bad| database.alter_reads(bad));
+        (500..1_500).for_each(put);
+        let (begun, _) = database.quarantine_events();
+        assert!(!begun.is_empty() && begun.iter().all(|path| files.contains(path)), "{begun:?}");
+        database.faults.clear_rules();
+        database.db.resume().unwrap();
+        database.check_good();
+    }
+}
+
 #[test]
 fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
     let mut database = FaultyReads::new(Background::Inline, "leveled");
@@ -251,11 +276,16 @@ fn unreadable_table_stops_no_collection_of_blob_files() {
     assert_eq!(left.unwrap().len(), 210);
 }
 
-/// Regression: after one bucket file was corrupt or could not be read, the operand store ran no more collections.
+/// Regression: after one bucket file was corrupt or could not be read, the operand store ran no more collections. With
+/// refused direct reads, one failed read of a bucket file quarantined the file.
 #[test]
 fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
-    for fault in [Fault::AlteredRead, Fault::Error(Errno::Io)] {
+    let (altered, failed) = (Fault::AlteredRead, Fault::Error(Errno::Io));
+    for (fault, refuses_direct_reads) in [(altered, false), (failed, false), (failed, true)] {
         let database = FaultyReads::with_options(options(Background::Inline));
+        if refuses_direct_reads {
+            database.faults.refuse_direct_reads();
+        }
         let [_, _, operands] = open_kinds(&database.db);
         let merge = |number: u32| {
             let operand = [number.to_le_bytes()[0]; 24];
