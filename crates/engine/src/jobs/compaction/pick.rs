@@ -238,6 +238,7 @@ fn find_blob_gc(
     }
     let separation = settings.options.value_separation.unwrap_or_default();
     let excluded = garbage_collection::find_uncollectable_files(version, jobs);
+    let overdue = overdue - &excluded;
     let is_urgent = !overdue.is_empty()
         || garbage_collection::is_over_space_limit(version.blobs(), &excluded, &separation);
     if urgent && !is_urgent {
@@ -246,7 +247,7 @@ fn find_blob_gc(
     garbage_collection::pick_blob_gc(
         version,
         shape,
-        (&jobs.running, &excluded, overdue),
+        (&jobs.running, &excluded, &overdue),
         (&separation, settings.options.table_target_bytes()),
     )
 }
@@ -439,6 +440,7 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
 #[cfg(test)]
 mod tests {
     use std::ops::Bound;
+    use std::time::Duration;
 
     use lsmx_base::file_name::FileName;
     use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
@@ -632,24 +634,33 @@ mod tests {
         assert_eq!(admitted_write_rate(), before);
     }
 
+    fn blob_files_with_garbage(tree: &Tree) -> Vec<FileId> {
+        let version = Arc::clone(&tree.pin_super_version().version);
+        let has_garbage = |used: &&BlobUsage| used.bytes < used.file.record().record_bytes();
+        let files = version.blobs().files().filter(has_garbage);
+        files.map(|used| used.file.record().id).collect()
+    }
+
+    fn quarantine_blob_files(state: &DbState, tree: &Tree, files: &[FileId]) {
+        for id in files {
+            let name = FileName::Blob(id.0);
+            let path = name.in_dir(&state.dir);
+            let cause = Error::io("read", &path, std::io::Error::other("unreadable"));
+            let now_us = state.env.now_us();
+            assert!(tree.jobs.lock().quarantine.add(name, path, Arc::new(cause), now_us));
+        }
+    }
+
     /// Bug: the garbage of quarantined blob files, which no job can remove, made collections of other files urgent.
     #[test]
     fn quarantined_blob_files_do_not_make_blob_gc_urgent() {
         let db = open_with_urgent_blob_gc(MemVfs::new());
         let (state, tree) = (&db.inner().state, &db.inner().default_tree);
-        let version = Arc::clone(&tree.pin_super_version().version);
-        let has_garbage = |used: &&BlobUsage| used.bytes < used.file.record().record_bytes();
-        let files = version.blobs().files().filter(has_garbage);
-        let files: Vec<_> = files.map(|used| used.file.record().id).collect();
+        let files = blob_files_with_garbage(tree);
         assert_eq!(files.len(), 4);
         // One file with garbage stays readable. Without the other three, the value log is below its limit.
         for (quarantined, expects_gc) in [(0, true), (3, false)] {
-            for id in &files[..quarantined] {
-                let name = FileName::Blob(id.0);
-                let path = name.in_dir(&state.dir);
-                let cause = Error::io("read", &path, std::io::Error::other("unreadable"));
-                assert!(tree.jobs.lock().quarantine.add(name, path, Arc::new(cause), 0));
-            }
+            quarantine_blob_files(state, tree, &files[..quarantined]);
             let picked = pick_job(state, tree).unwrap();
             assert_eq!(is_blob_gc(&picked), expects_gc, "{}", picked.job);
             tree.jobs.lock().running.finish(&picked.job);
@@ -682,6 +693,49 @@ mod tests {
         assert_eq!(oldest_us(&[(0, None), (1, Some(7)), (2, Some(5))]), Some(5));
         assert_eq!(oldest_us(&[(0, None), (1, Some(7)), (2, None)]), None);
         assert_eq!(oldest_us(&[(0, None)]), None);
+    }
+
+    /// Bug: after the garbage of a quarantined blob file had reached its maximum age, collections of all other files
+    /// preceded the jobs of the policy.
+    #[test]
+    fn overdue_garbage_of_quarantined_blob_files_does_not_make_blob_gc_urgent() {
+        let db = open_with_urgent_blob_gc(MemVfs::new());
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
+        let set_blocked = |is_blocked| tree.jobs.lock().manual_waiting = usize::from(is_blocked);
+        // The value log is below its limit. The age of garbage that exists now is unknown, so this garbage is overdue.
+        let separation = ValueSeparation {
+            threshold_bytes: 100,
+            garbage_ratio: 0.3,
+            space_amplification_max: 100.0,
+            scan_read_bytes: 0,
+            ..ValueSeparation::default()
+        };
+        let change = |options: KeyspaceOptions| {
+            options.value_separation(separation).delete_persistence(Duration::from_secs(86_400))
+        };
+        set_blocked(true);
+        db.default_keyspace().set_options(change).unwrap();
+        set_blocked(false);
+        let collection = pick_job(state, tree).unwrap();
+        assert!(is_blob_gc(&collection), "{}", collection.job);
+        tree.jobs.lock().running.finish(&collection.job);
+        let overdue = blob_files_with_garbage(tree);
+        quarantine_blob_files(state, tree, &overdue);
+        // The merge creates garbage in other blob files. This garbage is not overdue.
+        let merge = pick_job(state, tree).unwrap();
+        assert!(!is_blob_gc(&merge), "{}", merge.job);
+        run_job(state, &core.throttle, core.scheduler.workers(), tree, &merge).unwrap();
+        assert!(blob_files_with_garbage(tree).len() > overdue.len());
+        set_blocked(true);
+        for run in 0..5 {
+            db.put(format!("small-{run}"), "value").unwrap();
+            db.flush().unwrap();
+        }
+        set_blocked(false);
+        assert_eq!(tree.jobs.lock().quarantine.blobs(), overdue.into_iter().collect());
+        let picked = pick_job(state, tree).unwrap();
+        assert!(!is_blob_gc(&picked), "{}", picked.job);
     }
 
     /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.
