@@ -16,7 +16,7 @@ use crate::env::{Background, JoinHandle, WaitCause, YieldKind, lower_thread_prio
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::pick::pick_job;
-use crate::jobs::compaction::retry::{defer_error, handle_failure};
+use crate::jobs::compaction::retry::{defer_blob_gc_error, defer_error, handle_failure};
 use crate::jobs::compaction::run::run_job;
 use crate::jobs::flush_trigger::FlushTrigger;
 use crate::jobs::operand_store::collect::collect_if_due;
@@ -427,7 +427,10 @@ impl JobScheduler {
         let _busy = self.workers.mark_busy();
         // The error has already been reported. The tree is checked again after a pause.
         if let Err(error) = run_job(state, &self.throttle, &self.workers, tree, &picked) {
-            defer_error(state, "compaction", tree, &error);
+            match picked.victims.is_empty() {
+                true => defer_error(state, "compaction", tree, &error),
+                false => defer_blob_gc_error(state, tree, &error),
+            }
         }
         state.work.push(WorkKind::Compaction, tree.id);
     }

@@ -90,19 +90,19 @@ pub(crate) struct TreeJobState {
     pub(crate) is_ingesting: bool,
     /// Whether a flush is running. The memtables of a tree are flushed one after the other, from oldest to newest.
     pub(crate) flushing: bool,
-    /// Number of consecutive failed compactions.
+    /// Number of consecutive failed compactions, except for blob garbage collections.
     pub(crate) failures: u32,
     /// Earliest time of the next compaction after a failure, in microseconds.
     pub(crate) retry_at_us: u64,
-    /// Error of the last compaction. `None` if it succeeded.
+    /// Error of the last compaction that was no blob garbage collection. `None` if it succeeded.
     pub(crate) last_error: Option<Error>,
-    /// True if the compaction that ended last is a blob garbage collection that failed.
-    pub(crate) has_blob_gc_failed: bool,
     /// True if a write has returned or will return a compaction error that occurred after the last successful
     /// compaction.
     pub(crate) is_error_reported: bool,
     /// Set if the policy found no job at its last pick, although the tree needs a compaction.
     pub(crate) blocked: Option<CompactionBlock>,
+    /// State of failed blob garbage collections. During their pause, other compactions run.
+    pub(crate) blob_gc_retry: RetryState,
     /// State of failed collections of the operand store.
     pub(crate) collection_retry: RetryState,
     /// Files that could not be read. The tables among them are blocked in `running`.
@@ -133,6 +133,8 @@ pub(crate) struct RetryState {
     pub(crate) retry_at_us: u64,
     /// Error of the last attempt. `None` if it succeeded.
     pub(crate) error: Option<Error>,
+    /// True if a write has returned or will return an error of these attempts. Only used for blob garbage collections.
+    pub(crate) is_error_reported: bool,
 }
 
 impl TreeJobState {
@@ -146,10 +148,11 @@ impl TreeJobState {
         })
     }
 
-    /// Returns the error that prevents compactions of this tree.
+    /// Returns an error that prevents compactions of this tree.
     pub(crate) fn compaction_error(&self) -> Option<Error> {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.error.clone());
-        blocked.or_else(|| self.last_error.clone())
+        let last = || self.last_error.as_ref().or(self.blob_gc_retry.error.as_ref()).cloned();
+        blocked.or_else(last)
     }
 
     /// Returns an error that prevents background work of this tree.
@@ -161,10 +164,11 @@ impl TreeJobState {
 
     /// Returns the earliest time of a retry of failed background work, in microseconds.
     pub(crate) fn next_retry_us(&self) -> Option<u64> {
-        let retry = &self.collection_retry;
         let compaction = self.last_error.as_ref().map(|_| self.retry_at_us);
-        let collection = retry.error.as_ref().map(|_| retry.retry_at_us);
-        [compaction, collection, self.quarantine.next_read_us()].into_iter().flatten().min()
+        let [blob_gc, collection] = [&self.blob_gc_retry, &self.collection_retry]
+            .map(|retry| retry.error.as_ref().map(|_| retry.retry_at_us));
+        let read = self.quarantine.next_read_us();
+        [compaction, blob_gc, collection, read].into_iter().flatten().min()
     }
 }
 

@@ -25,11 +25,11 @@ use crate::jobs::version_installer::sync_directory;
 use crate::operand_store::StoreToken;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
-use crate::tree::Tree;
 use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::operand_store_slot::StoreInstallGuard;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
+use crate::tree::{Tree, TreeJobState};
 
 /// A tree whose memtables are written to tables that no manifest lists yet.
 struct RewrittenTree<'a> {
@@ -101,7 +101,10 @@ fn retry_background_work(db: &DbInner) -> Result<()> {
         let is_readable = quarantine::recheck_all_files(&db.state, tree);
         let mut jobs = tree.jobs.lock();
         (jobs.failures, jobs.retry_at_us) = (0, 0);
-        (jobs.collection_retry.failures, jobs.collection_retry.retry_at_us) = (0, 0);
+        let TreeJobState { blob_gc_retry, collection_retry, .. } = &mut *jobs;
+        for retry in [blob_gc_retry, collection_retry] {
+            (retry.failures, retry.retry_at_us) = (0, 0);
+        }
         if is_readable {
             jobs.blocked = None;
         }

@@ -101,10 +101,11 @@ impl PickedJob {
 ///
 /// 1. Delete-only compactions.
 /// 2. Blob garbage collections, if the value log exceeds its space limit or garbage has reached its maximum age, unless
-///    writes are stopped. The collections may be due without end, and writes must not wait for all of them. After a
-///    failed collection, a job of the policy comes first, because each retry of the collection may fail.
+///    writes are stopped. The collections may be due without end, and writes must not wait for all of them.
 /// 3. Jobs of the policy.
 /// 4. Other blob garbage collections.
+///
+/// After a failed blob garbage collection, none is picked during a pause.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if state.error_state.check_writable().is_err() || state.is_closing() {
         return None;
@@ -151,8 +152,9 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         found.job
     };
     let is_delete_only = delete_only.is_some();
+    let is_gc_paused = now_us < jobs.blob_gc_retry.retry_at_us;
     let urgent_gc = |jobs: &TreeJobState| {
-        let is_postponed = tree.is_write_stopped() || jobs.has_blob_gc_failed;
+        let is_postponed = tree.is_write_stopped() || is_gc_paused;
         if is_postponed { None } else { find_gc(jobs, true) }
     };
     let first = delete_only.or_else(|| urgent_gc(&jobs).map(&mut take_victims));
@@ -160,13 +162,17 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         Some(job) => job,
         None => match pick_policy_job(state, tree, &mut jobs, &shape, released) {
             Ok(Some(job)) => job,
-            Ok(None) => match find_gc(&jobs, false).map(&mut take_victims) {
-                Some(job) => job,
-                None => {
-                    clear_last_failure(state, tree, &mut jobs, &shape);
-                    return None;
+            Ok(None) => {
+                let gc = find_gc(&jobs, false);
+                let is_gc_due = gc.is_some();
+                match gc.filter(|_| !is_gc_paused).map(&mut take_victims) {
+                    Some(job) => job,
+                    None => {
+                        clear_last_failure(state, tree, &mut jobs, &shape, is_gc_due);
+                        return None;
+                    }
                 }
-            },
+            }
             Err(error) => {
                 drop(jobs);
                 if error.is_user_panic() {
@@ -605,33 +611,74 @@ mod tests {
         tree.set_backpressure(0, false);
     }
 
+    /// Makes all calls that create a blob file fail.
+    fn fail_blob_files(faults: &FaultVfs) {
+        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]);
+        faults.add_rule(rule.path_contains(".blob").nth(0).from_then_on());
+    }
+
     /// Bug: no job of the policy ran while an urgent blob garbage collection was due and failed, until writes stopped.
+    ///
+    /// Bug: each successful job of the policy reset the pause of the failed collection. After each of these jobs, the
+    /// collection failed again, a write returned its error, and the next job of the policy waited for the pause.
     #[test]
-    fn failed_urgent_blob_gc_waits_for_policy_job() {
+    fn failed_urgent_blob_gc_neither_delays_policy_jobs_nor_fails_further_writes() {
         let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
         let db = open_with_urgent_blob_gc(faults.clone());
         let core = db.inner();
         let (state, tree) = (&core.state, &core.default_tree);
-        let run_next = || {
-            let picked = pick_job(state, tree).unwrap();
-            let done = run_job(state, &core.throttle, core.scheduler.workers(), tree, &picked);
-            tree.jobs.lock().retry_at_us = 0;
-            (is_blob_gc(&picked), done.is_ok())
-        };
-        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]);
-        faults.add_rule(rule.path_contains(".blob").nth(0).from_then_on());
-        assert_eq!(run_next(), (true, false));
-        assert_eq!(run_next(), (false, true));
-        assert_eq!(run_next(), (true, false));
-        // The policy has no other job, so the collection is retried.
-        assert_eq!(run_next(), (true, false));
+        let compaction = || db.metrics().keyspaces["default"].compaction.clone();
+        fail_blob_files(&faults);
+        let (mut pauses_ms, mut failed_puts) = (Vec::new(), 0);
+        for failures in 1..=3 {
+            let merges_before = compaction().jobs;
+            // Flushes of small values create no blob file. The new runs make a job of the policy due.
+            for _ in 0..5 {
+                let put = || db.put("small", "value");
+                if let Err(error) = put() {
+                    assert!(matches!(error, Error::Background { .. }), "{error}");
+                    failed_puts += 1;
+                    put().unwrap();
+                }
+                db.flush().unwrap();
+            }
+            assert_eq!(compaction().failures, failures);
+            assert!(compaction().jobs > merges_before);
+            let jobs = tree.jobs.lock();
+            assert_eq!(jobs.retry_at_us, 0);
+            let pause_us = jobs.blob_gc_retry.retry_at_us - state.env.now_us();
+            assert_eq!(jobs.next_retry_us(), Some(jobs.blob_gc_retry.retry_at_us));
+            drop(jobs);
+            pauses_ms.push(pause_us.div_ceil(1_000));
+            state.env.advance_us(pause_us);
+        }
+        assert_eq!((pauses_ms, failed_puts), (vec![100, 200, 400], 1));
         faults.clear_rules();
         // Bug: a collection changed the drain rate of merges, which determines the admitted write rate.
         let debt = Debt { pending_bytes: 1_000_000, headroom_bytes: 1_000_000 };
         let admitted_write_rate = || core.throttle.admitted_write_rate(debt);
         let before = admitted_write_rate();
-        assert_eq!(run_next(), (true, true));
+        let collection = pick_job(state, tree).unwrap();
+        assert!(is_blob_gc(&collection), "{}", collection.job);
+        run_job(state, &core.throttle, core.scheduler.workers(), tree, &collection).unwrap();
         assert_eq!(admitted_write_rate(), before);
+        assert!(tree.jobs.lock().next_retry_us().is_none() && state.failing_trees().is_empty());
+    }
+
+    #[test]
+    fn failure_of_blob_gc_that_is_no_longer_due_is_cleared() {
+        let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let db = open_with_urgent_blob_gc(faults.clone());
+        fail_blob_files(&faults);
+        db.put("small", "value").unwrap();
+        db.flush().unwrap();
+        // The collection is due again after a pause.
+        assert!(db.wait_idle().is_err() && !db.health().is_good());
+        db.default_keyspace().clear().unwrap_err();
+        db.default_keyspace().clear().unwrap();
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        assert!(db.health().is_good() && db.inner().state.failing_trees().is_empty());
     }
 
     fn blob_files_with_garbage(tree: &Tree) -> Vec<FileId> {

@@ -7,7 +7,7 @@ use lsmx_compaction::TreeShape;
 
 use crate::error::{Error, Result};
 use crate::state::DbState;
-use crate::tree::{Tree, TreeJobState};
+use crate::tree::{RetryState, Tree, TreeJobState};
 
 /// Pause after the first failure in microseconds. With each further failure, the pause doubles, up to [`RETRY_US_MAX`].
 const RETRY_US_FIRST: u64 = 100_000;
@@ -45,6 +45,15 @@ pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     }
 }
 
+/// Resets the pause between retries after a successful blob garbage collection.
+pub(crate) fn record_blob_gc_success(state: &DbState, tree: &Tree) {
+    let mut jobs = tree.jobs.lock();
+    let has_failed = std::mem::take(&mut jobs.blob_gc_retry).error.is_some();
+    if has_failed && jobs.next_retry_us().is_none() {
+        state.set_compaction_failing(tree.id, false);
+    }
+}
+
 /// Starts a pause before the next retry. Does nothing if the job was cancelled.
 pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
     if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
@@ -61,38 +70,88 @@ pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
     tree.counters.update(|counts| counts.compaction.failures += 1);
 }
 
+/// Starts a pause before the next blob garbage collection. Other compactions of the tree start without a pause. Does
+/// nothing if the job was cancelled.
+///
+/// Successful compactions do not end the pause. Otherwise, a collection that fails for a long time, for example because
+/// the disk is full, would be retried and would make a write fail after each of them.
+pub(crate) fn record_blob_gc_failure(state: &DbState, tree: &Tree, error: &Error) {
+    if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
+        return;
+    }
+    let mut jobs = tree.jobs.lock();
+    start_pause(&mut jobs.blob_gc_retry, state.env.now_us(), error);
+    state.set_compaction_failing(tree.id, true);
+    tree.counters.update(|counts| counts.compaction.failures += 1);
+}
+
+/// Records a failure, and starts a pause before the next attempt.
+pub(crate) fn start_pause(retry: &mut RetryState, now_us: u64, error: &Error) {
+    retry.retry_at_us = now_us.saturating_add(backoff_us(retry.failures));
+    retry.failures = retry.failures.saturating_add(1);
+    retry.error = Some(error.clone());
+}
+
 /// Returns the pause in microseconds after `failures` earlier consecutive failures.
-pub(crate) fn backoff_us(failures: u32) -> u64 {
+fn backoff_us(failures: u32) -> u64 {
     RETRY_US_FIRST.saturating_mul(1 << failures.min(20)).min(RETRY_US_MAX)
 }
 
 /// Stores the first error since the last success, so that the next write returns it. Later errors are not stored,
 /// because otherwise each retry would make a write fail.
 pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
+    defer_first_error(state, work, tree, error, |jobs| &mut jobs.is_error_reported);
+}
+
+/// Like [`defer_error`], for an error of a blob garbage collection: stores the first error since the last successful
+/// collection.
+pub(crate) fn defer_blob_gc_error(state: &DbState, tree: &Tree, error: &Error) {
+    defer_first_error(state, "compaction", tree, error, |jobs| {
+        &mut jobs.blob_gc_retry.is_error_reported
+    });
+}
+
+/// Stores an error for the next write, unless the flag that `is_reported` returns is set. Sets the flag.
+fn defer_first_error(
+    state: &DbState,
+    work: &'static str,
+    tree: &Tree,
+    error: &Error,
+    is_reported: impl FnOnce(&mut TreeJobState) -> &mut bool,
+) {
     // In a read-only database, all writes fail in any case.
     if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
         return;
     }
     let mut jobs = tree.jobs.lock();
+    let is_reported = is_reported(&mut jobs);
     // Another error may already be stored for the next write. This error then counts as not reported, and the next
     // failed attempt stores its error.
-    jobs.is_error_reported = jobs.is_error_reported || state.defer_error(work, Some(tree), error);
+    *is_reported = *is_reported || state.defer_error(work, Some(tree), error);
 }
 
-/// Clears the last failure of a tree that needs no job, unless a job is running. Otherwise, `wait_idle` would return
-/// the old error, and idle threads would check the tree until a job succeeds.
+/// Clears the last failure of a tree that needs no job of the policy, unless a job is running. Unless a blob garbage
+/// collection is due, also clears the failures of these collections. Otherwise, `wait_idle` would return the old error,
+/// and idle threads would check the tree until a job succeeds.
 pub(crate) fn clear_last_failure(
     state: &DbState,
     tree: &Tree,
     jobs: &mut TreeJobState,
     shape: &TreeShape,
+    is_blob_gc_due: bool,
 ) {
-    let running = jobs.running.is_any_file_busy(shape.files().map(|file| file.id));
-    if !running && jobs.last_error.take().is_some() {
+    if jobs.running.is_any_file_busy(shape.files().map(|file| file.id)) {
+        return;
+    }
+    let mut has_failed = jobs.last_error.take().is_some();
+    if has_failed {
         (jobs.failures, jobs.is_error_reported) = (0, false);
-        if jobs.next_retry_us().is_none() {
-            state.set_compaction_failing(tree.id, false);
-        }
+    }
+    if !is_blob_gc_due {
+        has_failed |= std::mem::take(&mut jobs.blob_gc_retry).error.is_some();
+    }
+    if has_failed && jobs.next_retry_us().is_none() {
+        state.set_compaction_failing(tree.id, false);
     }
 }
 

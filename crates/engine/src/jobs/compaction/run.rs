@@ -19,7 +19,10 @@ use crate::jobs::compaction::entry_filter::FilterOutcome;
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::pick::PickedJob;
 use crate::jobs::compaction::retention::Retention;
-use crate::jobs::compaction::retry::{catch_panics, is_cancelled, record_failure, record_success};
+use crate::jobs::compaction::retry::{
+    catch_panics, is_cancelled, record_blob_gc_failure, record_blob_gc_success, record_failure,
+    record_success,
+};
 use crate::jobs::compaction::subcompactions::{MergeInputs, Subcompactions};
 use crate::jobs::quarantine;
 use crate::jobs::value_log::garbage_collection::{
@@ -39,8 +42,8 @@ use crate::write::throttle::Throttle;
 ///
 /// # Errors
 /// After an error, the tree is unchanged. If a file of the tree cannot be read, the file is quarantined. If a table
-/// cannot be written, the next compaction of the tree starts after a pause. If the manifest cannot be written, the
-/// database becomes read-only.
+/// cannot be written, the next compaction of the tree starts after a pause. After a blob garbage collection, only the
+/// next collection waits for the pause. If the manifest cannot be written, the database becomes read-only.
 pub(crate) fn run_job(
     state: &DbState,
     throttle: &Arc<Throttle>,
@@ -70,12 +73,14 @@ pub(crate) fn run_job(
     }
     // The result is recorded before the inputs are released. Otherwise, another job could use an unreadable file, or
     // could start before the pause.
-    tree.jobs.lock().has_blob_gc_failed = result.is_err() && !picked.victims.is_empty();
+    let is_blob_gc = !picked.victims.is_empty();
     match &result {
+        Ok(()) if is_blob_gc => record_blob_gc_success(state, tree),
         Ok(()) => record_success(state, tree),
         Err(error) if quarantine::quarantine_file(state, tree, error) => {
             tree.counters.update(|counts| counts.compaction.failures += 1);
         }
+        Err(error) if is_blob_gc => record_blob_gc_failure(state, tree, error),
         Err(error) => record_failure(state, tree, error),
     }
     let is_corrupt = matches!(result, Err(Error::Corrupt { .. }));
@@ -344,8 +349,9 @@ struct MergeStats {
 
 /// Returns the blob files whose values a merge may relocate.
 ///
-/// Returns no files after a failed job, until a job of the tree succeeds. Relocation is optional, and must not use disk
-/// space that other jobs need. Returns no files until the application has passed the options of the keyspace.
+/// Returns no files after a failed compaction or blob garbage collection, until the next one succeeds. Relocation is
+/// optional, and must not use disk space that other jobs need. Returns no files until the application has passed the
+/// options of the keyspace.
 fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> {
     if tree.awaits_value_separation() {
         return BTreeSet::new();
@@ -354,7 +360,7 @@ fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> 
     match separation.filter(|separation| separation.scan_read_bytes > 0) {
         Some(separation) => {
             let jobs = tree.jobs.lock();
-            if jobs.failures > 0 {
+            if jobs.failures > 0 || jobs.blob_gc_retry.failures > 0 {
                 return BTreeSet::new();
             }
             let excluded = find_uncollectable_files(version, &jobs);

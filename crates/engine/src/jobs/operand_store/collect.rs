@@ -28,7 +28,7 @@ use crate::iter::run_iter::RunCursor;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
-use crate::jobs::compaction::retry::{backoff_us, catch_panics, defer_error, is_cancelled};
+use crate::jobs::compaction::retry::{catch_panics, defer_error, is_cancelled, start_pause};
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::{install_version, sync_directory};
@@ -120,10 +120,7 @@ fn clear_failures(state: &DbState, tree: &Tree) {
 fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     quarantine::quarantine_file(state, tree, error);
     let mut jobs = tree.jobs.lock();
-    let retry = &mut jobs.collection_retry;
-    retry.retry_at_us = state.env.now_us().saturating_add(backoff_us(retry.failures));
-    retry.failures = retry.failures.saturating_add(1);
-    retry.error = Some(error.clone());
+    start_pause(&mut jobs.collection_retry, state.env.now_us(), error);
     state.set_compaction_failing(tree.id, true);
 }
 
