@@ -157,9 +157,12 @@ impl<'a> PickContext<'a> {
     /// Returns whether the merge of the surplus runs of a level is tried after the jobs of all other due levels. L0 is
     /// merged into level `l0_target`, directly or through tiered levels.
     ///
-    /// This applies to the levels below `l0_target` while L0 is half full. L0 might otherwise fill up during the merge.
+    /// This applies to the levels below `l0_target` while L0 has so many runs that writes stop. Otherwise, writes could
+    /// wait for the merges of several levels. With a lower limit, runs that are flushed during each merge of L0 could
+    /// reach the limit again. A single worker would then never merge the surplus runs, and the level above them would
+    /// grow without bound.
     pub(super) fn is_surplus_merge_deferred(&self, level: Level, l0_target: Option<Level>) -> bool {
-        self.is_l0_half_full()
+        self.shape.runs_of(L0).len() >= self.primitives.stop_runs
             && l0_target.is_some_and(|target| level > target)
             && self.shape.runs_of(level).len() > 1
     }

@@ -3,8 +3,8 @@
 //! 1. Each level gets a score, which is its current value divided by the threshold of its trigger. A level that does
 //!    not fit the layout has the highest score. Another policy has left it in this shape.
 //! 2. Levels with a score of at least 1 are tried in descending order of their scores. Among equal scores, the upper
-//!    level comes first. While L0 is half full, levels with several runs below the level into which L0 is merged come
-//!    last.
+//!    level comes first. While L0 has so many runs that writes stop, levels with several runs below the level into
+//!    which L0 is merged come last.
 //! 3. The first job that conflicts with no running job is picked.
 //!
 //! If a leveled level has several runs, these are first merged in place, or moved if they are disjoint. Only then can

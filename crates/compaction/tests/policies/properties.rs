@@ -259,6 +259,60 @@ fn every_policy_parallel_jobs_on_any_valid_tree_keep_invariants() {
     });
 }
 
+/// Bug: a single worker never merged the surplus runs of deep levels if, after each merge of L0, L0 again had half of
+/// the runs at which writes stop.
+#[test]
+fn surplus_runs_of_deep_levels_are_merged_by_single_worker_during_writes() {
+    let specs = [
+        "full(T=3,l1=2)",
+        "lo+1(T=3,l1=1)",
+        "rr(T=3,l1=1,stop=4)",
+        "tsd(F=0.1,T=3,l1=1,stop=3)",
+        "1-leveling(T=3,trigger=2,stop=4)",
+        "full-preemptive(T=3,l1=1,stop=2)",
+        "spooky(T=3,stop=2)",
+    ];
+    let tiering = "tiering(T=3)".parse::<PolicySpec>().unwrap().build();
+    let flush = |checker: &mut PolicyChecker<'_>| {
+        let writes = (0..12).map(|_| (u32::try_from(checker.rng.below(400)).unwrap(), false));
+        let writes: Vec<_> = writes.collect();
+        checker.tree.flush(&writes, 12).unwrap();
+    };
+    let has_surplus =
+        |tree: &ModelTree| tree.shape.levels.iter().skip(2).any(|level| level.runs.len() > 1);
+    for_seeds(10, |seed| {
+        let mut checker = PolicyChecker::new(&*tiering, seed);
+        checker.set_empty_tree();
+        // L0 has no run after this number of flushes, and L2 has two runs.
+        for _ in 0..78 {
+            flush(&mut checker);
+            checker.run_until_idle().unwrap();
+        }
+        let tree = checker.tree.clone();
+        assert!(has_surplus(&tree), "{}", tree.to_text());
+        // The writer flushes this number of memtables during each job, unless writes are stopped.
+        for (spec, flushes) in specs.iter().flat_map(|spec| [(spec, 1), (spec, 2), (spec, 9)]) {
+            checker.tree = tree.clone();
+            let policy = spec.parse::<PolicySpec>().unwrap().build();
+            for jobs in 0.. {
+                let text = || format!("{spec}, {flushes} flushes:\n{}", checker.tree.to_text());
+                assert!(jobs < 30, "{}", text());
+                let job = policy.pick(&checker.tree.shape, &RunningJobs::default());
+                let job = job.unwrap_or_else(|| panic!("{}", text()));
+                for _ in 0..flushes {
+                    if !policy.must_stop_writes(&checker.tree.shape) {
+                        flush(&mut checker);
+                    }
+                }
+                checker.tree.execute_job(&job).unwrap();
+                if !has_surplus(&checker.tree) {
+                    break;
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn check_policy_accepts_every_preset() {
     let fifo = "fifo(2K,ttl=300us)".parse().unwrap();
