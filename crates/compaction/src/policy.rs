@@ -76,6 +76,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
     ///
     /// While a snapshot sees an entry of a file, the engine runs no job that drops the file. If [`pick`](Self::pick)
     /// returns such a job, the engine treats it as `None`, and calls `pick` again after the release of a snapshot.
+    /// Stopped writes wait until then.
     fn can_drop_data(&self) -> bool {
         false
     }

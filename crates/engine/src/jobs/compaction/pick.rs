@@ -273,13 +273,13 @@ fn pick_policy_job(
     let pick = || {
         let is_held = |job: &Job| is_drop_held(job, shape) && policy.can_drop_data();
         match policy.pick(shape, &jobs.running) {
-            Some(job) if is_held(&job) => (None, true),
-            Some(job) => (Some(job), false),
-            None => (None, policy.is_waiting_for_snapshots(shape)),
+            Some(job) if is_held(&job) => (None, true, true),
+            Some(job) => (Some(job), false, false),
+            None => (None, false, policy.is_waiting_for_snapshots(shape)),
         }
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
-    let (job, waits) = Error::catch_user_panic(code, pick)?;
+    let (job, is_held, waits) = Error::catch_user_panic(code, pick)?;
     // The search for a delete-only job has already updated the state of a tree with range tombstones.
     let is_done = job.is_none() && !tree.super_version().version.has_range_tombstones();
     if waits || is_done {
@@ -288,7 +288,8 @@ fn pick_policy_job(
     let Some(job) = job else {
         let pick_around = || {
             let job = pick_around_block(tree, jobs, shape);
-            if job.is_none() && jobs.blocked.is_none() {
+            // A drop that a snapshot prevents runs after the release of the snapshot. Stopped writes wait for it.
+            if job.is_none() && !is_held && jobs.blocked.is_none() {
                 jobs.blocked = find_stall(tree, &*policy, jobs, shape);
             }
             job
@@ -790,6 +791,8 @@ mod tests {
     struct DroppingPolicy {
         /// Number of further picks that return a job.
         picks_left: AtomicU64,
+        /// Number of L0 runs at which writes stop. `None` if they never stop.
+        stop_runs: Option<usize>,
     }
 
     impl CompactionPolicy for DroppingPolicy {
@@ -814,8 +817,8 @@ mod tests {
             Debt::default()
         }
 
-        fn must_stop_writes(&self, _: &TreeShape) -> bool {
-            false
+        fn must_stop_writes(&self, shape: &TreeShape) -> bool {
+            self.stop_runs.is_some_and(|stop_runs| shape.runs_of(L0).len() >= stop_runs)
         }
 
         fn can_drop_data(&self) -> bool {
@@ -867,6 +870,44 @@ mod tests {
         drop(snapshot);
         db.wait_idle().unwrap();
         assert_eq!(db.get("key").unwrap(), None);
+    }
+
+    /// Bug: writes failed with `PolicyStalled` while a snapshot prevented the drop for which they had to wait.
+    #[test]
+    fn stopped_write_waits_for_release_of_snapshot_that_prevents_drop_job() {
+        for seed in 0..4 {
+            let policy =
+                Arc::new(DroppingPolicy { stop_runs: Some(2), ..DroppingPolicy::default() });
+            let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+            let background = Background::Stepped { seed, workers: 1 };
+            let options = Options::default().background(background).keyspace_defaults(defaults);
+            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+            db.put("key", "value").unwrap();
+            db.flush().unwrap();
+            let snapshot = db.snapshot();
+            policy.picks_left.store(1_000, Ordering::Relaxed);
+            db.put("other", "value").unwrap();
+            db.flush().unwrap();
+            let env = &db.inner().state.env;
+            let is_done = Arc::new(AtomicU64::new(0));
+            let writer = {
+                let (db, is_done) = (db.clone(), Arc::clone(&is_done));
+                let write = move || {
+                    db.put("new", "value").unwrap();
+                    is_done.store(1, Ordering::Relaxed);
+                };
+                env.spawn("writer", write).unwrap()
+            };
+            env.pause_us(10_000_000);
+            assert_eq!(is_done.load(Ordering::Relaxed), 0, "seed {seed}");
+            let found = snapshot.get(&db.default_keyspace(), "key").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"value"[..]));
+            db.wait_idle().unwrap();
+            drop(snapshot);
+            env.join(writer).unwrap();
+            assert_eq!(db.get("key").unwrap(), None);
+            assert_eq!(db.get("new").unwrap().as_deref(), Some(&b"value"[..]));
+        }
     }
 
     /// Bug: a file was dropped after `set_policy` had replaced the policy that drops data.
