@@ -344,8 +344,8 @@ impl Keyspace {
     /// [`Db::clone_keyspace`](crate::Db::clone_keyspace) with the new policy writes a new tree.
     ///
     /// A policy that drops data, such as `fifo`, starts to do so. `fifo` drops no file while a snapshot or a transaction
-    /// of any keyspace is open that is newer than the oldest entry of the file. A drop of the replaced policy that has
-    /// already begun is completed.
+    /// of any keyspace is open that is newer than the oldest entry of the file. After this call has returned, the
+    /// replaced policy drops no file.
     ///
     /// # Errors
     /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::Contradiction`] if the

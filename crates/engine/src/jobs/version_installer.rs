@@ -20,7 +20,9 @@ use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
 /// Installs the tree update that `next(shape, outputs)` returns: appends the edit to the manifest, replaces the super
-/// version, and marks removed tables and blob files as obsolete.
+/// version, and marks removed tables and blob files as obsolete. `next` is called while `tree.install` is locked.
+///
+/// Returns true, or false if `next` returns `None`. In the second case, nothing changes.
 ///
 /// `operands` replaces the view of the operand store in the same step. `Some(Some(view))` sets the view, `Some(None)`
 /// removes it, and `None` keeps it. If the view changes, `changes` must contain the new token of the store. The
@@ -30,15 +32,15 @@ use crate::vfs::Vfs;
 /// - If the new shape is invalid, nothing changes. The output files are deleted when `outputs` is dropped.
 /// - If the manifest cannot be written, its contents are unknown. The database becomes read-only, and no file is
 ///   deleted.
-pub(crate) fn install_version(
+pub(crate) fn install_version<U: Into<Option<TreeUpdate>>>(
     state: &DbState,
     tree: &Tree,
     outputs: &mut JobOutputs<'_>,
     flushed: Option<&Arc<Memtable>>,
     operands: Option<Option<&PinnedOperandView>>,
     changes: Vec<Change>,
-    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
-) -> Result<()> {
+    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<U, lsmx_compaction::Error>,
+) -> Result<bool> {
     let swap = |view: &SuperVersion, after: &Arc<Version>| {
         let view = view.with_version(after, flushed);
         match operands {
@@ -51,19 +53,22 @@ pub(crate) fn install_version(
     installed
 }
 
-fn install_locked(
+fn install_locked<U: Into<Option<TreeUpdate>>>(
     state: &DbState,
     tree: &Tree,
     outputs: &mut JobOutputs<'_>,
     swap: impl Fn(&SuperVersion, &Arc<Version>) -> SuperVersion,
     changes: Vec<Change>,
-    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
-) -> Result<()> {
+    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<U, lsmx_compaction::Error>,
+) -> Result<bool> {
     let _order = tree.install.lock();
     // Fails if the keyspace was dropped. The manifest then no longer contains the keyspace.
     tree.check_live()?;
     let before = Arc::clone(&tree.pin_super_version().version);
-    let update = next(before.shape(), outputs.table_metas())?;
+    let Some(update): Option<TreeUpdate> = next(before.shape(), outputs.table_metas())?.into()
+    else {
+        return Ok(false);
+    };
     let NextVersion { version: after, changes: mut edit } =
         NextVersion::new(tree.id, &before, update, outputs.tables())?;
     edit.extend(changes);
@@ -102,7 +107,7 @@ fn install_locked(
             let _ = state.vfs.remove(used.file.blob().path());
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Returns the tables that `before` contains, but `after` does not.

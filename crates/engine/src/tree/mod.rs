@@ -237,8 +237,8 @@ pub(crate) struct Tree {
     pub(crate) old_super_versions: OldSuperVersions,
     /// Number of replacements of the super version. Incremented after each replacement.
     super_version_changes: AtomicU64,
-    /// Held while the result of a job is made durable and visible, including I/O. The lock orders the manifest edits of
-    /// this tree. Reads, writes and policies never take this lock.
+    /// Held while the result of a job is made durable and visible, including I/O, and while a policy that drops data is
+    /// replaced. The lock orders the manifest edits of this tree. Reads, writes and policies never take this lock.
     pub(crate) install: Mutex<()>,
     pub(crate) jobs: Mutex<TreeJobState>,
     /// Shared with iterators, which do not hold a reference to the tree.
@@ -416,22 +416,26 @@ impl Tree {
         self.settings.load()
     }
 
-    /// Replaces the settings. The new policy starts with the current shape of the tree.
+    /// Replaces the settings. The new policy starts with the current shape of the tree. After this call, no drop of
+    /// the replaced policy is installed.
     ///
     /// The wait for the options for separated values ends if the old or the new settings contain such options.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, stored_policy: StoredPolicy) {
         if options.value_separation.is_some() {
             self.set_separated_values();
         }
-        let old_separation = self.settings().options.value_separation;
-        let has_separation = old_separation.or(options.value_separation).is_some();
+        let old = self.settings();
+        let has_separation = old.options.value_separation.or(options.value_separation).is_some();
         let settings = TreeSettings::new(options, stored_policy);
         self.has_changing_jobs.fetch_or(settings.has_changing_jobs(), Ordering::AcqRel);
         self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
         self.default_ttl_us.store(settings.default_ttl_us(), Ordering::Relaxed);
         self.iterators.set_enabled(settings.delete_persistence().is_some());
         self.last_run_filter.set_option(settings.options.filter_last_run);
+        // A drop job checks under this lock that its policy is still in use.
+        let install = old.policy.can_drop_data().then(|| self.install.lock());
         self.settings.store(Arc::new(settings));
+        drop(install);
         if has_separation {
             self.awaits_value_separation.store(false, Ordering::Release);
         }

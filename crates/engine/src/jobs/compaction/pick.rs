@@ -34,8 +34,8 @@ pub(crate) struct PickedJob {
     pub(crate) deadline_us: Option<u64>,
     /// Blob files whose values the job moves to other files.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
-    /// True for a delete-only compaction: no reader sees the entries of the dropped files.
-    pub(crate) is_delete_only: bool,
+    /// The policy that picked a drop. Readers may see entries of the dropped files. `None` for other jobs.
+    pub(crate) dropping_policy: Option<Arc<dyn CompactionPolicy>>,
 }
 
 impl PickedJob {
@@ -46,8 +46,8 @@ impl PickedJob {
         shape: TreeShape,
         deadline_us: Option<u64>,
     ) -> PickedJob {
-        let (victims, is_delete_only) = (Arc::default(), false);
-        let picked = PickedJob { job, shape, deadline_us, victims, is_delete_only };
+        let (victims, dropping_policy) = (Arc::default(), None);
+        let picked = PickedJob { job, shape, deadline_us, victims, dropping_policy };
         let write_bytes = match picked.job.kind {
             JobKind::Merge | JobKind::Rewrite => picked.input_bytes(),
             JobKind::Move | JobKind::Drop => 0,
@@ -158,9 +158,10 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         if is_postponed { None } else { find_gc(jobs, true) }
     };
     let first = delete_only.or_else(|| urgent_gc(&jobs).map(&mut take_victims));
+    let policy = Arc::clone(&tree.settings().policy);
     let job = match first {
         Some(job) => job,
-        None => match pick_policy_job(state, tree, &mut jobs, &shape, released) {
+        None => match pick_policy_job(state, tree, &policy, &mut jobs, &shape, released) {
             Ok(Some(job)) => job,
             Ok(None) => {
                 let gc = find_gc(&jobs, false);
@@ -184,8 +185,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
             }
         },
     };
-    let policy = state.explains.then(|| Arc::clone(&tree.settings().policy));
-    let decision = policy.and_then(|policy| {
+    let decision = state.explains.then_some(&policy).and_then(|policy| {
         // If the explanation fails, the job runs without one.
         let explain = || policy.explain(&shape, &jobs.running);
         let explanation = Error::catch_user_panic(
@@ -196,8 +196,9 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         let (keyspace, policy) = (tree.name(), policy.name().to_owned());
         Some(Decision { keyspace, policy, explanation })
     });
+    let dropping_policy = (job.kind == JobKind::Drop && !is_delete_only).then_some(policy);
     let reserved = PickedJob::reserve_inputs(&mut jobs, job, shape, None);
-    let picked = PickedJob { victims, is_delete_only, ..reserved };
+    let picked = PickedJob { victims, dropping_policy, ..reserved };
     drop(jobs);
     // The policy does not explain delete-only compactions and blob garbage collections.
     if let Some(decision) = decision.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
@@ -258,16 +259,16 @@ fn find_blob_gc(
     )
 }
 
-/// Returns the job of the policy. If a custom policy returns an invalid job, the policy is called again after a pause.
+/// Returns the job of `policy`. If a custom policy returns an invalid job, the policy is called again after a pause.
 /// `released` is the number of snapshot releases that `shape` considers.
 fn pick_policy_job(
     state: &DbState,
     tree: &Tree,
+    policy: &Arc<dyn CompactionPolicy>,
     jobs: &mut TreeJobState,
     shape: &TreeShape,
     released: u64,
 ) -> Result<Option<Job>> {
-    let policy = Arc::clone(&tree.settings().policy);
     jobs.blocked = None;
     let _inside = callback::enter(CallbackContext::CompactionPolicy);
     let pick = || {
@@ -287,10 +288,10 @@ fn pick_policy_job(
     }
     let Some(job) = job else {
         let pick_around = || {
-            let job = pick_around_block(tree, jobs, shape);
+            let job = pick_around_block(tree, &**policy, jobs, shape);
             // A drop that a snapshot prevents runs after the release of the snapshot. Stopped writes wait for it.
             if job.is_none() && !is_held && jobs.blocked.is_none() {
-                jobs.blocked = find_stall(tree, &*policy, jobs, shape);
+                jobs.blocked = find_stall(tree, &**policy, jobs, shape);
             }
             job
         };
@@ -361,13 +362,16 @@ fn describe_levels(shape: &TreeShape) -> String {
 
 /// Picks a job while files are quarantined or a manual compaction is running. Returns the job that the policy would pick
 /// otherwise, if this job can run. If it cannot run, returns a merge of other L0 runs.
-fn pick_around_block(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) -> Option<Job> {
-    let settings = tree.settings();
-    let policy = Arc::clone(&settings.policy);
+fn pick_around_block(
+    tree: &Tree,
+    policy: &dyn CompactionPolicy,
+    jobs: &mut TreeJobState,
+    shape: &TreeShape,
+) -> Option<Job> {
     let is_manual = |(job, _): &(Job, u64)| job.reason == JobReason::Manual;
     // A custom policy may use the reason for its own jobs.
-    let has_manual =
-        settings.options.custom_policy().is_none() && jobs.running.jobs.iter().any(is_manual);
+    let is_custom = tree.settings().options.custom_policy().is_some();
+    let has_manual = !is_custom && jobs.running.jobs.iter().any(is_manual);
     if jobs.quarantine.is_empty() && !has_manual {
         return None;
     }
@@ -464,6 +468,7 @@ mod tests {
     use crate::jobs::compaction::run::run_job;
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
+    use crate::options::policy::Policy;
     use crate::options::value_separation::ValueSeparation;
     use crate::state::work_queue::WorkKind;
     use crate::tree::blob_set::BlobUsage;
@@ -913,20 +918,53 @@ mod tests {
     /// Bug: a file was dropped after `set_policy` had replaced the policy that drops data.
     #[test]
     fn drop_job_of_replaced_policy_does_not_run() {
-        let policy = Arc::new(DroppingPolicy::default());
-        let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
-        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-        let core = db.inner();
-        let (state, tree) = (&core.state, &core.default_tree);
-        db.put("key", "value").unwrap();
-        db.flush().unwrap();
-        policy.picks_left.store(1, Ordering::Relaxed);
-        let picked = pick_job(state, tree).unwrap();
-        assert_eq!(picked.job.kind, JobKind::Drop);
-        db.default_keyspace().set_policy(PolicySpec::default()).unwrap();
-        run_job(state, &core.throttle, core.scheduler.workers(), tree, &picked).unwrap();
-        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        let replacements: [Policy; 2] =
+            [PolicySpec::default().into(), Arc::new(DroppingPolicy::default()).into()];
+        for replacement in replacements {
+            let policy = Arc::new(DroppingPolicy::default());
+            let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+            let options = Options::default().background(Background::Inline);
+            let options = options.keyspace_defaults(defaults).vfs(Arc::new(MemVfs::new()));
+            let db = Db::open("db", options).unwrap();
+            let core = db.inner();
+            let (state, tree) = (&core.state, &core.default_tree);
+            db.put("key", "value").unwrap();
+            db.flush().unwrap();
+            policy.picks_left.store(1, Ordering::Relaxed);
+            let picked = pick_job(state, tree).unwrap();
+            assert_eq!(picked.job.kind, JobKind::Drop);
+            db.default_keyspace().set_policy(replacement).unwrap();
+            run_job(state, &core.throttle, core.scheduler.workers(), tree, &picked).unwrap();
+            assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        }
+    }
+
+    /// Bug: a drop that had begun was installed after `set_policy` had replaced its policy.
+    #[test]
+    fn drop_job_that_has_begun_is_not_installed_after_set_policy() {
+        let mut begun = 0;
+        for seed in 0..50 {
+            let policy = Arc::new(DroppingPolicy::default());
+            let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+            let background = Background::Stepped { seed, workers: 1 };
+            let options = Options::default().background(background).keyspace_defaults(defaults);
+            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+            let tree = &db.inner().default_tree;
+            // A lookup would let other threads run.
+            let count_runs = || tree.super_version().version.shape().runs_of(L0).len();
+            db.put("key", "value").unwrap();
+            db.flush().unwrap();
+            policy.picks_left.store(1, Ordering::Relaxed);
+            db.put("other", "value").unwrap();
+            db.flush().unwrap();
+            db.default_keyspace().set_policy(Arc::new(DroppingPolicy::default())).unwrap();
+            let is_picked = policy.picks_left.load(Ordering::Relaxed) == 0;
+            let runs = count_runs();
+            begun += u64::from(is_picked && runs == 2);
+            db.wait_idle().unwrap();
+            assert_eq!(count_runs(), runs, "seed {seed}");
+        }
+        assert!(begun > 0, "no drop was running during set_policy");
     }
 
     /// Opens a database with small memtables and tables.

@@ -108,10 +108,14 @@ fn run_picked_job(
     span: &JobSpan,
 ) -> Result<()> {
     let PickedJob { job, shape, .. } = picked;
-    // A drop job of the policy may remove live entries. It runs only if no snapshot sees these entries.
-    let drops_live_data = job.kind == JobKind::Drop && !picked.is_delete_only;
-    // The policy may have been replaced since the pick.
-    if drops_live_data && !tree.settings().policy.can_drop_data() {
+    // A drop job of the policy may remove live entries. It runs only if no snapshot sees these entries, and only while
+    // the policy is in use.
+    let drops_live_data = picked.dropping_policy.is_some();
+    let is_policy_replaced = || {
+        let dropping_policy = picked.dropping_policy.as_ref();
+        dropping_policy.is_some_and(|policy| !Arc::ptr_eq(policy, &tree.settings().policy))
+    };
+    if is_policy_replaced() {
         return Ok(());
     }
     // While `_guard` exists, `Db::snapshot` waits. Events are deferred, because a listener may call `Db::snapshot`.
@@ -164,9 +168,17 @@ fn run_picked_job(
     let output_ids = outputs.tables().iter().map(|table| table.shape().id).collect();
     let tombstones_written = outputs.tables().iter().map(|table| table.shape().tombstones).sum();
     let written_bytes = outputs.finished_bytes();
-    install_version(state, tree, &mut outputs, None, None, Vec::new(), |shape, files| {
-        shape.apply_job(job, files)
-    })?;
+    let is_installed =
+        install_version(state, tree, &mut outputs, None, None, Vec::new(), |shape, files| {
+            // This closure is called under the lock that `Tree::set_settings` takes.
+            match is_policy_replaced() {
+                true => Ok(None),
+                false => shape.apply_job(job, files).map(Some),
+            }
+        })?;
+    if !is_installed {
+        return Ok(());
+    }
     drop(filter_guard);
     let mut time = start.elapsed(&state.env);
     let elapsed_us = time.elapsed_ns / 1_000;
