@@ -81,7 +81,9 @@ impl ModelledTask {
                 if self.rng.is_one_in(2) {
                     keyspace.put_with_ttl(&key, &value, HOUR).await.unwrap();
                 } else {
-                    keyspace.put_until(&key, &value, SystemTime::now() + HOUR).await.unwrap();
+                    let now = Duration::from_micros(self.db.as_blocking().env().now_us());
+                    let expires = SystemTime::UNIX_EPOCH + now + HOUR;
+                    keyspace.put_until(&key, &value, expires).await.unwrap();
                 }
                 Change::Put(key, value)
             }
