@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::open_blocking;
 use super::support::{Stalls, Taken, current_thread, gated, poll_once, run, runtimes};
-use crate::harness::gate::patience;
+use crate::harness::gate::{Gate, each, patience};
 
 fn options(stalls: &Arc<Stalls>, memtable_bytes_max: u64) -> Options {
     let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10);
@@ -240,41 +240,36 @@ fn endless_commits_leave_pool_to_others() {
     }
 }
 
-/// The only pool thread is busy, and unflushed memtables use all permitted memory. A write must fail at its deadline.
+/// The only pool thread is busy, and memtables that cannot be flushed use all permitted memory. A write must fail at its
+/// deadline.
 #[test]
 fn write_that_waits_for_memory_keeps_deadline() {
     let runtime = current_thread(1);
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Create], ".sst"), "");
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);
     let options =
         Options::default().memtable_bytes_max(128 << 10).keyspace_defaults(keyspace.clone());
-    let blocking = open_blocking(options);
+    let blocking = lsmx::Db::open("db", options.vfs(Arc::new(disk))).unwrap();
     let db = Db::try_from(blocking.clone()).unwrap();
+    let impatient =
+        WriteOptions { deadline: Some(Duration::from_millis(20)), ..WriteOptions::default() };
     run(&runtime, async {
-        let mut keyspaces = Vec::new();
-        for number in 0..12 {
-            keyspaces.push(db.keyspace(&format!("k{number}"), keyspace.clone()).await.unwrap());
-        }
-        let taken = Taken::take(&runtime);
-        let mut writers = JoinSet::new();
-        for keyspace in &keyspaces {
-            let keyspace = keyspace.clone();
-            writers.spawn(async move { keyspace.put("k", vec![1; 60_000]).await });
-        }
-        // Yields until each write is queued.
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        std::thread::scope(|scope| {
-            scope.spawn(|| blocking.default_keyspace().put("t", "1").unwrap());
+        let late = db.keyspace("late", keyspace.clone()).await.unwrap();
+        let _opens = gate.open_on_drop();
+        gate.shut();
+        let is_full = (0..12).any(|number| {
+            let keyspace = blocking.keyspace(&format!("k{number}"), keyspace.clone()).unwrap();
+            let put = keyspace.with_write_options(impatient).put("k", vec![1; 60_000]);
+            put.inspect_err(|error| assert!(matches!(error, Error::Deadline { .. }))).is_err()
         });
-        let impatient =
-            WriteOptions { deadline: Some(Duration::from_millis(20)), ..WriteOptions::default() };
-        let refused = keyspaces[3].with_write_options(impatient).put("late", "v").await;
+        assert!(is_full);
+        let taken = Taken::take(&runtime);
+        let refused = late.with_write_options(impatient).put("late", "v").await;
         assert!(matches!(refused, Err(Error::Deadline { .. })), "{refused:?}");
         taken.free();
-        while let Some(put) = writers.join_next().await {
-            put.unwrap().unwrap();
-        }
+        gate.open();
+        late.put("late", "v").await.unwrap();
         db.close(None).await.unwrap();
     });
 }
