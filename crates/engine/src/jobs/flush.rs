@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::version_edit::Change;
 use crate::job_tracing::{JobSpan, JobSpanFields};
-use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::compaction::output::{JobOutputs, TombstoneTime};
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::operand_store::deliver::OperandDeliveryWriter;
@@ -114,10 +114,13 @@ fn flush_memtable(
         memtable_bytes: memtable.bytes(),
     }));
     let expiry_limit_us = if tree.may_expire() { state.expiry_limit_us() } else { 0 };
-    // A tombstone that replaces operands or an expired entry gets the current time.
-    let now_us = Some(state.env.database_time_us());
-    let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us().or(now_us));
-    let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
+    let now_us = state.env.database_time_us();
+    // Tables with expiring values contain a time even if they contain no tombstones, as in earlier builds.
+    let default_us = (expiry_limit_us > 0).then_some(now_us);
+    let first_us = memtable.first_tombstone_us().or(default_us);
+    let tombstone_time = TombstoneTime::of_flush(first_us, now_us);
+    let shape = view.version.shape();
+    let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_time);
     let retention = Retention::for_flush(state.sequence.snapshot_seqs(), view.version.shape())
         .with_operand_view(view.operand_view.as_ref().map(|beside| &beside.view))
         .keep_covered_tombstones(tree.keeps_covered_tombstones());

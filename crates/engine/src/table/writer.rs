@@ -91,6 +91,8 @@ pub struct TableWriter {
     /// Hash of the last prefix that was added.
     last_prefix_hash: Option<u64>,
     range_tombstones: Vec<RangeTombstone>,
+    /// See [`TableWriter::set_time_of_new_tombstones`].
+    new_tombstones_us: Option<u64>,
 
     /// Sequence number and kind of the last entry. `data` contains its user key.
     last: Option<(SeqNo, EntryKind)>,
@@ -132,6 +134,7 @@ impl TableWriter {
             key_hashes: Vec::new(),
             last_prefix_hash: None,
             range_tombstones: Vec::new(),
+            new_tombstones_us: None,
             last: None,
             properties: TableProperties { seq_smallest: SeqNo::MAX, ..TableProperties::default() },
             tombstone_seq_smallest: None,
@@ -274,11 +277,15 @@ impl TableWriter {
         self.range_tombstones.push(tombstone);
     }
 
-    /// Records the write time of a tombstone in microseconds. The properties contain the smallest of these times, or no
-    /// time if the table has no tombstones.
+    /// Records the write time of a tombstone in microseconds. The properties contain the smallest of these times.
     pub fn record_tombstone_time(&mut self, us: u64) {
         let oldest = &mut self.properties.oldest_tombstone_us;
         *oldest = Some(oldest.map_or(us, |oldest| oldest.min(us)));
+    }
+
+    /// Sets the write time in microseconds of all tombstones if [`TableWriter::record_tombstone_time`] is not called.
+    pub fn set_time_of_new_tombstones(&mut self, us: u64) {
+        self.new_tombstones_us = Some(us);
     }
 
     /// Sets the creation time of the table in microseconds.
@@ -326,8 +333,9 @@ impl TableWriter {
         if self.properties.entries == 0 && tombstones.is_empty() {
             return Err(Error::EmptyTable { path: self.file.path().to_owned() });
         }
-        if self.properties.tombstones == 0 && tombstones.is_empty() {
-            self.properties.oldest_tombstone_us = None;
+        if self.properties.tombstones > 0 || !tombstones.is_empty() {
+            let oldest = &mut self.properties.oldest_tombstone_us;
+            *oldest = oldest.or(self.new_tombstones_us);
         }
         if let Some(last) = self.last_internal_key() {
             let end = BlockEnd::between_keys(last, None);

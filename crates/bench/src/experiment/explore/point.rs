@@ -94,6 +94,11 @@ pub(in crate::experiment) struct PointSizes {
 
 impl WorkloadPoint {
     pub(super) fn check(&self, seed: u64) -> Result<()> {
+        if let Some(rate) = self.write_rate
+            && !(rate.is_finite() && rate > 0.0)
+        {
+            return Err(Error::invalid_argument("--write-rate", rate, "above 0"));
+        }
         match self.source {
             RecordSource::Generated { .. } => self.generate_records(seed).map(drop),
             RecordSource::File { .. } | RecordSource::Trace(_) => Ok(()),

@@ -9,7 +9,7 @@ use lsmx_base::sync::Arc;
 use crate::env::{Background, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::version_edit::Change;
-use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::compaction::output::{JobOutputs, TombstoneTime};
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::flush::{write_memtable, write_memtable_range};
@@ -35,8 +35,7 @@ pub(crate) struct MemtableFlush<'a, 'v> {
     pub(crate) operands: Option<&'v PinnedOperandView>,
     /// Snapshots whose visible versions must be kept.
     pub(crate) snapshots: Vec<SeqNo>,
-    /// Time of the oldest tombstone, in microseconds.
-    pub(crate) tombstone_us: Option<u64>,
+    pub(crate) tombstone_time: TombstoneTime,
 }
 
 impl<'a> MemtableFlush<'a, '_> {
@@ -103,7 +102,7 @@ impl<'a> MemtableFlush<'a, '_> {
 
     fn new_outputs(&self) -> JobOutputs<'a> {
         let shape = self.version.shape();
-        JobOutputs::for_flush(self.tables, self.tree, self.memtable, shape, self.tombstone_us)
+        JobOutputs::for_flush(self.tables, self.tree, self.memtable, shape, self.tombstone_time)
     }
 
     fn filter(&self) -> VersionFilter<'a> {
@@ -156,7 +155,7 @@ pub(crate) fn flush_active<'a>(
         version: &view.version,
         operands: view.operand_view.as_ref(),
         snapshots: Vec::new(),
-        tombstone_us: Some(edited_us),
+        tombstone_time: Some(edited_us).into(),
     };
     let split_key = if store.is_none() { flush.split_key() } else { None };
     let (outputs, prepared) = match split_key {

@@ -19,7 +19,7 @@ use crate::error::{Error, LogArchiveEnd, Result};
 use crate::event::Event;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::job_tracing::{JobSpan, JobSpanFields};
-use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::compaction::output::{JobOutputs, TombstoneTime};
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::sync_directory;
 use crate::operand_store::StoreToken;
@@ -237,7 +237,7 @@ fn rewrite_tree<'a>(
         turn,
         may_be_stored: false,
     };
-    let now_us = Some(store.env.database_time_us());
+    let now_us = store.env.database_time_us();
     for (memtable, last_seq) in memtables.into_iter().rev() {
         if memtable.is_empty() {
             continue;
@@ -249,8 +249,7 @@ fn rewrite_tree<'a>(
             version: &rewritten.version,
             operands: rewritten.operands.as_ref(),
             snapshots: store.sequence.snapshot_seqs(),
-            // A tombstone that replaces operands gets the current time.
-            tombstone_us: memtable.first_tombstone_us().or(now_us),
+            tombstone_time: TombstoneTime::of_flush(memtable.first_tombstone_us(), now_us),
         };
         let attached = rewritten.turn.as_ref().map(|turn| &turn.attached);
         let (outputs, operands) = flush.write(attached, last_seq)?;

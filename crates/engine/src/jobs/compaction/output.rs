@@ -24,6 +24,32 @@ use crate::tree::table_file::TableFile;
 use crate::vfs::Vfs;
 use crate::vfs::paced::PacedVfs;
 
+/// Write time of the oldest tombstone in the tables of a job, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TombstoneTime {
+    /// The time of the oldest tombstone among the inputs, or `None` if it is unknown.
+    OfInputs(Option<u64>),
+    /// The inputs have no tombstones. The job replaces entries with tombstones at this time.
+    OfJob(u64),
+}
+
+impl TombstoneTime {
+    /// Returns the time of the tombstones of a flush at the time `now_us`. `first_us` is the time of the first tombstone in
+    /// the memtable. Without one, only tombstones that replace operands or expired entries are written.
+    pub(crate) fn of_flush(first_us: Option<u64>, now_us: u64) -> TombstoneTime {
+        match first_us {
+            Some(_) => TombstoneTime::OfInputs(first_us),
+            None => TombstoneTime::OfJob(now_us),
+        }
+    }
+}
+
+impl From<Option<u64>> for TombstoneTime {
+    fn from(oldest_us: Option<u64>) -> TombstoneTime {
+        TombstoneTime::OfInputs(oldest_us)
+    }
+}
+
 /// Output tables of a job.
 ///
 /// Dropping the outputs deletes all files that the job has written, unless [`JobOutputs::keep_files`] was called.
@@ -36,8 +62,7 @@ pub(crate) struct JobOutputs<'a> {
     tree: &'a Tree,
     level: u8,
     filter: FilterWidth,
-    /// Write time of the oldest tombstone in the tables, in microseconds. `None` if it is unknown.
-    oldest_tombstone_us: Option<u64>,
+    tombstone_time: TombstoneTime,
     current: Option<(FileId, TableWriter)>,
     values: OutputValueWriter,
     /// Range tombstones that are not written yet.
@@ -59,11 +84,11 @@ impl<'a> JobOutputs<'a> {
         tree: &'a Tree,
         memtable: &Memtable,
         shape: &TreeShape,
-        oldest_tombstone_us: Option<u64>,
+        tombstone_time: impl Into<TombstoneTime>,
     ) -> JobOutputs<'a> {
         let incoming = IncomingRun::Flush { entries: memtable.entry_count() };
         let filter = tree.choose_filter_width(shape, &incoming);
-        JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
+        JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), tombstone_time)
     }
 
     /// Creates the outputs of a job that writes to `level`. `filter` is the filter width of the tables.
@@ -72,7 +97,7 @@ impl<'a> JobOutputs<'a> {
         table_factory: &'a TableFactory,
         tree: &'a Tree,
         (level, filter): (u8, FilterWidth),
-        oldest_tombstone_us: Option<u64>,
+        tombstone_time: impl Into<TombstoneTime>,
     ) -> JobOutputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
         JobOutputs {
@@ -82,7 +107,7 @@ impl<'a> JobOutputs<'a> {
             tree,
             level,
             filter,
-            oldest_tombstone_us,
+            tombstone_time: tombstone_time.into(),
             current: None,
             values: OutputValueWriter::new(tree, level, ValueSource::default()),
             range_tombstones: RangeTombstoneQueue::default(),
@@ -181,8 +206,10 @@ impl<'a> JobOutputs<'a> {
         let uid = self.table_factory.env.random_u64();
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
         writer.set_keyspace(self.tree.id, &self.tree.name());
-        if let Some(us) = self.oldest_tombstone_us {
-            writer.record_tombstone_time(us);
+        match self.tombstone_time {
+            TombstoneTime::OfInputs(Some(us)) => writer.record_tombstone_time(us),
+            TombstoneTime::OfInputs(None) => {}
+            TombstoneTime::OfJob(us) => writer.set_time_of_new_tombstones(us),
         }
         Ok((id, writer))
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, CompactionFilterFailed, Event};
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::entry_filter::FilterOutcome;
-use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::compaction::output::{JobOutputs, TombstoneTime};
 use crate::jobs::compaction::pick::PickedJob;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::{
@@ -426,10 +426,10 @@ fn merge(
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
         filter: outputs.filter_width(),
-        oldest_tombstone_us: match picked.has_tombstones() {
-            true => picked.oldest_tombstone_us(),
-            // A tombstone that replaces operands, or a removed or expired value, gets the current time.
-            false => Some(state.env.database_time_us()),
+        tombstone_time: match picked.has_tombstones() {
+            true => TombstoneTime::OfInputs(picked.oldest_tombstone_us()),
+            // Tombstones may replace operands, and removed or expired values.
+            false => TombstoneTime::OfJob(state.env.database_time_us()),
         },
         expiry_limit_us: state.expiry_limit_us(),
         deadline_us: *deadline_us,

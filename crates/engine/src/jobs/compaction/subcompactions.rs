@@ -23,7 +23,7 @@ use crate::iter::merging_iter::MergingCursor;
 use crate::iter::run_iter::RunCursor;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::entry_filter::{EntryFilter, NewerEntries};
-use crate::jobs::compaction::output::{JobOutputs, SubcompactionOutput};
+use crate::jobs::compaction::output::{JobOutputs, SubcompactionOutput, TombstoneTime};
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::catch_panics;
 use crate::jobs::compaction::split_ranges::{KeySubrange, split_key_range};
@@ -47,8 +47,7 @@ pub(crate) struct MergeInputs {
     pub(crate) input_bytes: u64,
     /// Filter width of the output tables.
     pub(crate) filter: FilterWidth,
-    /// Write time of the oldest tombstone in the outputs, in microseconds. `None` if it is unknown.
-    pub(crate) oldest_tombstone_us: Option<u64>,
+    pub(crate) tombstone_time: TombstoneTime,
     /// Time up to which entries have expired for all readers, in microseconds.
     pub(crate) expiry_limit_us: u64,
     /// Deadline of the job in microseconds. `None` if there is none.
@@ -268,11 +267,11 @@ impl Subcompactions {
         // Helpers can take further subcompactions at this point.
         state.env.yield_point(YieldKind::JobStep);
         self.check_cancelled(state)?;
-        let (target, tombstone_us) =
-            ((inputs.job.target.level.0, inputs.filter), inputs.oldest_tombstone_us);
+        let (target, tombstone_time) =
+            ((inputs.job.target.level.0, inputs.filter), inputs.tombstone_time);
         let (table_factory, tree) = (&state.tables, &*inputs.tree);
         let mut outputs =
-            JobOutputs::new(IoPriority::Compaction, table_factory, tree, target, tombstone_us);
+            JobOutputs::new(IoPriority::Compaction, table_factory, tree, target, tombstone_time);
         outputs.set_range_tombstones(subrange.clip_range_tombstones(&inputs.range_tombstones));
         outputs.set_splitter(OutputSplitter::new(&inputs.job.split, &inputs.shape));
         let retention = inputs.retention.clone();
