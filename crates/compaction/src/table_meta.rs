@@ -55,8 +55,8 @@ pub struct TableMeta {
     pub tombstone_seq_smallest: Option<u64>,
     /// Bytes of all values.
     pub value_bytes: u64,
-    /// Write time of the oldest tombstone, in microseconds of the tree's clock. `None` if the file has no tombstones or
-    /// the time was not recorded.
+    /// Write time of the oldest tombstone, in microseconds of the tree's clock. `None` if the time was not recorded. Files
+    /// without tombstones may have a time; it has no meaning.
     pub oldest_tombstone_us: Option<u64>,
     /// Expiry times of the entries. `None` if no entry expires.
     pub expiry: Option<ExpirySummary>,
