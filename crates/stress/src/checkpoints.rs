@@ -12,7 +12,7 @@ use lsmx::{Db, Options};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::compare::KeyspaceView;
-use crate::{Outcome, keyspace_churn, loads, open};
+use crate::{KEYSPACES, Outcome, counter_key, keyspace_churn, loads, open};
 
 /// Minimum and maximum number of commits of each writer that a checkpoint may contain.
 pub(crate) struct CheckpointBounds {
@@ -70,10 +70,11 @@ pub(crate) fn check_checkpoint(
     counts.extend([steps, loads]);
     view.check(seed, &counts)?;
     drop(keyspaces);
-    close_and_verify(db, dir)
+    close_and_verify(db, dir, counts[0])
 }
 
-pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
+/// Closes the database, verifies its files and searches them. `commits` is the number of commits of the first writer.
+pub(crate) fn close_and_verify(db: Db, dir: &Path, commits: u64) -> Outcome {
     db.close(None).map_err(|error| format!("closing: {error}"))?;
     drop(db);
     match lsmx::read_metrics_file(dir, &Options::default()) {
@@ -91,6 +92,24 @@ pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     if !report.orphans.is_empty() || !report.operands_unchecked.is_empty() {
         let (orphans, unchecked) = (report.orphans, report.operands_unchecked);
         return Err(format!("orphans: {orphans:?}, stores not checked: {unchecked:?}"));
+    }
+    check_key_search(dir, &options, commits)
+}
+
+/// Checks that a search of the files finds the counter of the first writer in each keyspace, if the writer has commits,
+/// and that it finds no key that was never written.
+fn check_key_search(dir: &Path, options: &Options, commits: u64) -> Outcome {
+    let search = |key: &[u8]| {
+        let report = lsmx::search_key(dir, options, None, key);
+        report.map_err(|error| format!("a search of the files: {error:?}"))
+    };
+    let counter = search(&counter_key(0))?;
+    let is_in = |name: &str| {
+        counter.entries.iter().any(|entry| entry.keyspace.as_deref() == Some(name))
+    };
+    let absent = search(b"never written")?;
+    if commits > 0 && !KEYSPACES.into_iter().all(is_in) || !absent.entries.is_empty() {
+        return Err(format!("searches of the files find {counter:?} and {absent:?}"));
     }
     Ok(())
 }

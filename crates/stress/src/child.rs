@@ -396,6 +396,8 @@ impl ConcurrentTasks<'_> {
 
     fn count_step(&mut self) {
         self.steps += 1;
+        self.reached.renamed += u64::from(keyspace_churn::is_rename(self.steps));
+        self.reached.cloned += u64::from(keyspace_churn::is_clone(self.steps));
         messages::send(Message::Progress { actor: self.orders.writers, number: self.steps });
     }
 }

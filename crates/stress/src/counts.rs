@@ -36,6 +36,10 @@ pub struct ChildCounts {
     pub copies: u64,
     /// Number of completed ingests and bulk loads.
     pub loads: u64,
+    /// Number of keyspaces that were renamed.
+    pub renamed: u64,
+    /// Number of keyspaces that were cloned.
+    pub cloned: u64,
     /// Number of complete metrics files that were read.
     pub metrics_files: u64,
     /// Number of calls of `resume` after an injected write error.
@@ -43,7 +47,7 @@ pub struct ChildCounts {
 }
 
 impl ChildCounts {
-    fn counts(&mut self) -> [&mut u64; 16] {
+    fn counts(&mut self) -> [&mut u64; 18] {
         [
             &mut self.operands,
             &mut self.delete_markers,
@@ -59,6 +63,8 @@ impl ChildCounts {
             &mut self.snapshots,
             &mut self.copies,
             &mut self.loads,
+            &mut self.renamed,
+            &mut self.cloned,
             &mut self.metrics_files,
             &mut self.resumed,
         ]

@@ -36,6 +36,16 @@ fn life_and_index(step: u64) -> (u64, u64) {
     ((step - 1) / STEPS_PER_LIFE, (step - 1) % STEPS_PER_LIFE)
 }
 
+/// Returns whether a churn step renames the keyspace.
+pub(crate) fn is_rename(step: u64) -> bool {
+    life_and_index(step).1 == RENAME
+}
+
+/// Returns whether a churn step clones the keyspace.
+pub(crate) fn is_clone(step: u64) -> bool {
+    life_and_index(step).1 == CLONE
+}
+
 /// Returns the key, the value and the merge operand that churn step `at` of incarnation `life` writes.
 fn entry(life: u64, at: u64) -> ([u8; 8], Vec<u8>, [u8; 8]) {
     (at.to_be_bytes(), life.to_le_bytes().repeat(100), (life ^ at << 32).to_le_bytes())

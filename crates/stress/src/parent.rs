@@ -244,7 +244,7 @@ impl<'a> KillRun<'a> {
             checked.map_err(|what| format!("with all operands in the tree: {what}"))?;
         }
         drop(keyspaces);
-        close_and_verify(db, &self.dir)
+        close_and_verify(db, &self.dir, self.counts[0])
     }
 }
 

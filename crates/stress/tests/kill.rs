@@ -86,6 +86,8 @@ fn missing_operations(reached: ChildCounts) -> Vec<&'static str> {
         ("commit of a transaction", reached.transactions),
         ("drop of an expired entry", reached.expired),
         ("ingest of a file", reached.loads),
+        ("rename of a keyspace", reached.renamed),
+        ("clone of a keyspace", reached.cloned),
         ("read of a metrics file", reached.metrics_files),
         ("write to an operand store", reached.operands),
         ("rewrite of a bucket", reached.rewrites + reached.splits + reached.overflows),
