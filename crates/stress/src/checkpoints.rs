@@ -104,9 +104,8 @@ fn check_key_search(dir: &Path, options: &Options, commits: u64) -> Outcome {
         report.map_err(|error| format!("a search of the files: {error:?}"))
     };
     let counter = search(&counter_key(0))?;
-    let is_in = |name: &str| {
-        counter.entries.iter().any(|entry| entry.keyspace.as_deref() == Some(name))
-    };
+    let is_in =
+        |name: &str| counter.entries.iter().any(|entry| entry.keyspace.as_deref() == Some(name));
     let absent = search(b"never written")?;
     if commits > 0 && !KEYSPACES.into_iter().all(is_in) || !absent.entries.is_empty() {
         return Err(format!("searches of the files find {counter:?} and {absent:?}"));

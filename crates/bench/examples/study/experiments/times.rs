@@ -163,7 +163,7 @@ pub(super) fn stall_times(results: &Results) -> Vec<MarkdownTable> {
     });
     let rate = times_table(
         "Times of a load in which a write begins every 19 µs, which is the mean time of a write in the study.",
-        &["writes stopped, s"],
+        &["writes stopped, s (–: never)"],
         rows,
     );
     presets.into_iter().chain(tight.flatten()).chain(rate).collect()
