@@ -3,6 +3,7 @@
 //! An object is a record with the [`ChunkHeader`], followed by the bytes of an [`lsmx::LogChunk`]. Objects are created only if they do
 //! not exist, and in ascending order, so that the last one is found by reads of `N + 1` even if a listing is stale.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
@@ -158,9 +159,9 @@ pub(crate) async fn archived_log(
     store: &dyn ObjectStore,
     backup: u64,
 ) -> Result<Option<ArchivedLog>, Error> {
-    let mut last = match last_listed_chunk(store, backup).await? {
-        0 => None,
-        listed => Some(read_existing_header(store, backup, listed).await?),
+    let mut last = match listed_chunks(store, backup).await?.last() {
+        None => None,
+        Some(&listed) => Some(read_existing_header(store, backup, listed).await?),
     };
     while let Some(next) =
         read_header(store, backup, last.as_ref().map_or(1, |last| last.number + 1)).await?
@@ -170,17 +171,20 @@ pub(crate) async fn archived_log(
     Ok(last.map(|last| last.archived_log()))
 }
 
-/// Returns the number of the last listed chunk of a backup, or 0.
-async fn last_listed_chunk(store: &dyn ObjectStore, backup: u64) -> Result<u64, Error> {
+/// Returns the numbers of the listed chunks of a backup.
+async fn listed_chunks(store: &dyn ObjectStore, backup: u64) -> Result<BTreeSet<u64>, Error> {
     let prefix = Path::from(format!("{LOG}/{backup:010}"));
-    let listed = store.list(Some(&prefix)).try_fold(0, |last, meta| async move {
-        let number = meta.location.filename().and_then(|name| name.parse::<u64>().ok());
-        Ok(number.unwrap_or(0).max(last))
-    });
+    let listed =
+        store.list(Some(&prefix)).try_fold(BTreeSet::new(), |mut listed, meta| async move {
+            let number = meta.location.filename().and_then(|name| name.parse::<u64>().ok());
+            listed.extend(number.filter(|number| *number > 0));
+            Ok(listed)
+        });
     listed.await.map_err(Error::store("list", prefix))
 }
 
-/// Returns the archived log of a backup. If the last chunk is damaged, returns the log up to the chunk before it, and the damage.
+/// Returns the archived log of a backup. If the last chunk is damaged, returns the log up to the last chunk whose header is readable, and
+/// the damage.
 pub(crate) async fn readable_log(
     store: &dyn ObjectStore,
     backup: u64,
@@ -190,9 +194,8 @@ pub(crate) async fn readable_log(
         Err(damage @ Error::Damaged { .. }) => damage,
         Err(error) => return Err(error),
     };
-    let listed = last_listed_chunk(store, backup).await?;
-    // The damaged chunk is the last listed one, or the next one, if the listing is stale.
-    for number in (listed.saturating_sub(1).max(1)..=listed).rev() {
+    // If the listing is stale, the damaged chunk may be the next one.
+    for number in listed_chunks(store, backup).await?.into_iter().rev() {
         match read_header(store, backup, number).await {
             Ok(Some(header)) => return Ok((Some(header.archived_log()), Some(damage))),
             Ok(None) | Err(Error::Damaged { .. }) => {}

@@ -7,7 +7,7 @@
 //! written after their backup was added, and a number is never added again. A stale listing has the same effect.
 //!
 //! A backup whose archived log has later commits than all newer kept backups of its writer is kept. Usually an archiver continues this
-//! log, and no other object contains these commits. If the last chunk of the log is damaged, the commits before it count.
+//! log, and no other object contains these commits. If the last chunks of the log are damaged, the commits before them count.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZeroUsize;
@@ -136,7 +136,7 @@ async fn backups_with_newest_log(
     let mut backups = before.backups;
     backups.sort_by_key(|backup| std::cmp::Reverse(backup.id));
     let with_log = async |info: BackupInfo| {
-        // A damaged chunk must not prevent the removal of its backup. The commits before it can be restored.
+        // Damaged chunks must not prevent the removal of their backup. The commits before them can be restored.
         let (archived, _damage) = readable_log(&*catalog.store, info.id).await?;
         Ok::<_, Error>(BackupInfo { archived, ..info })
     };

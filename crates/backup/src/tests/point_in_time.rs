@@ -477,6 +477,49 @@ fn damaged_last_chunk_prevents_only_restores_that_need_it() {
     });
 }
 
+/// If the last two chunks of a log were damaged, the log counted as empty, and no commit of it could be restored.
+#[test]
+fn damaged_last_chunks_prevent_only_restores_that_need_them() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        let mut seqs = Vec::new();
+        for round in 1..=5 {
+            seqs.push(db.put("key", &round.to_string()));
+            db.archive(&repository).await;
+        }
+        let damaged = [3, 4, 5].map(|number| crate::log_chunk::chunk_path(1, number));
+        for object in &damaged {
+            store.put(object, "damaged".into()).await.unwrap();
+        }
+        let listed = repository.backups().await.unwrap();
+        assert_eq!(listed[0].archived.unwrap().chunks, 2);
+        assert!(listed[0].log_damage.is_some(), "{listed:?}");
+        // The chunk with the commit of round `n` has the time 1,010 + 10 n. The damaged chunks may have the time of the chunk before them.
+        for (point, round) in [
+            (RestorePoint::Commit(seqs[0]), Some(1)),
+            (RestorePoint::Commit(seqs[1]), Some(2)),
+            (RestorePoint::Commit(seqs[2]), None),
+            (RestorePoint::Commit(seqs[4]), None),
+            (RestorePoint::Time(1_029), Some(1)),
+            (RestorePoint::Time(1_030), None),
+            (RestorePoint::Newest, None),
+        ] {
+            match (restored_to(&repository, point).await, round) {
+                (Ok(found), Some(round)) => {
+                    assert_eq!(found, db.states[&seqs[round - 1]], "{point:?}");
+                }
+                (Err(Error::Damaged { object, .. }), None) => {
+                    assert!(damaged.iter().any(|path| path.to_string() == object), "{object}");
+                }
+                (other, _) => panic!("{point:?}: {other:?}"),
+            }
+        }
+    });
+}
+
 /// A damaged chunk in the middle of a log prevented restores to earlier commits and times.
 #[test]
 fn damaged_chunk_in_the_middle_prevents_only_restores_that_need_it() {
