@@ -133,7 +133,7 @@ pub(crate) struct RetryState {
     pub(crate) retry_at_us: u64,
     /// Error of the last attempt. `None` if it succeeded.
     pub(crate) error: Option<Error>,
-    /// True if a write has returned or will return an error of these attempts. Only used for blob garbage collections.
+    /// True if a write has returned or will return an error that occurred after the last successful attempt.
     pub(crate) is_error_reported: bool,
 }
 

@@ -111,6 +111,14 @@ pub(crate) fn defer_blob_gc_error(state: &DbState, tree: &Tree, error: &Error) {
     });
 }
 
+/// Like [`defer_error`], for an error of a collection of an operand store: stores the first error since the last
+/// successful collection.
+pub(crate) fn defer_collection_error(state: &DbState, tree: &Tree, error: &Error) {
+    defer_first_error(state, "collection", tree, error, |jobs| {
+        &mut jobs.collection_retry.is_error_reported
+    });
+}
+
 /// Stores an error for the next write, unless the flag that `is_reported` returns is set. Sets the flag.
 fn defer_first_error(
     state: &DbState,

@@ -28,7 +28,9 @@ use crate::iter::run_iter::RunCursor;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
-use crate::jobs::compaction::retry::{catch_panics, defer_error, is_cancelled, start_pause};
+use crate::jobs::compaction::retry::{
+    catch_panics, defer_collection_error, is_cancelled, start_pause,
+};
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::{install_version, sync_directory};
@@ -36,12 +38,12 @@ use crate::operand_store::{OperandCollection, PreparedVersion};
 use crate::options::filter_bits::IncomingRun;
 use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
+use crate::tree::Tree;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_store_slot::{AttachedStore, StoreInstallGuard};
 use crate::tree::snapshots::SnapshotTracker;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
-use crate::tree::{RetryState, Tree};
 
 /// Runs a collection if one is due and none is running. Returns whether the collection changed anything.
 pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
@@ -97,21 +99,18 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
             if !is_cancelled(error) {
                 state.report_background_error("collection", Some(tree), error);
             }
-            defer_error(state, "collection", tree, error);
+            defer_collection_error(state, tree, error);
         }
     }
     state.progress.notify();
     matches!(collected, Ok(true))
 }
 
-/// Resets the pause between retries after a successful collection.
+/// Resets the pause between retries after a successful collection, or if no collection is due.
 fn clear_failures(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
-    if jobs.collection_retry.error.is_none() {
-        return;
-    }
-    jobs.collection_retry = RetryState::default();
-    if jobs.next_retry_us().is_none() {
+    let has_failed = std::mem::take(&mut jobs.collection_retry).error.is_some();
+    if has_failed && jobs.next_retry_us().is_none() {
         state.set_compaction_failing(tree.id, false);
     }
 }
@@ -395,7 +394,7 @@ fn skip_unreadable_file<T>(state: &DbState, tree: &Tree, found: Result<T>) -> Re
         Err(error) if quarantine::is_quarantined(tree, &error) => Ok(None),
         Err(error) if quarantine::quarantine_file(state, tree, &error) => {
             state.report_background_error("collection", Some(tree), &error);
-            defer_error(state, "collection", tree, &error);
+            defer_collection_error(state, tree, &error);
             Ok(None)
         }
         Err(error) => Err(error),

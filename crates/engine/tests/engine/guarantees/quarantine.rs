@@ -330,6 +330,37 @@ fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
     }
 }
 
+/// Bug: compactions and collections of the operand store shared the mark that a write has returned the error. After each successful
+/// compaction, a collection that failed again made another write fail.
+#[test]
+fn failing_collection_fails_one_write() {
+    let database = FaultyReads::with_options(options(Background::Inline));
+    let [_, _, operands] = open_kinds(&database.db);
+    let write = |number: u32| {
+        let (key, value) = ((number % 61).to_be_bytes(), [number.to_le_bytes()[0]; 24]);
+        if number.is_multiple_of(2) { operands.merge(key, value) } else { operands.put(key, value) }
+    };
+    let compaction = || database.db.metrics().keyspaces["operands"].compaction.clone();
+    (0..600).for_each(|number| write(number).unwrap());
+    // A lack of file descriptors does not quarantine the buckets.
+    let rule = FaultRule::new(Fault::Error(Errno::TooManyFiles)).for_calls(&[VfsCall::Read]);
+    database.faults.add_rule(rule.path_contains(".bucket").from_then_on());
+    let (before, mut failed_writes) = (compaction(), 0);
+    for number in 600..1_800 {
+        if let Err(error) = write(number) {
+            assert!(matches!(error, Error::Background { work: "collection", .. }), "{error}");
+            failed_writes += 1;
+            write(number).unwrap();
+        }
+        if number.is_multiple_of(100) {
+            database.db.env().advance_us(2 * MINUTE_US);
+        }
+    }
+    let after = compaction();
+    assert!(after.failures > before.failures + 3 && after.jobs > before.jobs, "{after:?}");
+    assert_eq!(failed_writes, 1);
+}
+
 /// Regression: after one corrupt table or blob file, the operand store ran no more collections.
 #[test]
 fn unreadable_table_or_blob_file_stops_no_collection_of_operands() {
