@@ -47,7 +47,11 @@ use crate::tree::version::Version;
 
 /// Runs a collection if one is due and none is running. Returns whether the collection changed anything.
 pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
-    let Some(attached) = tree.operand_store.attached() else { return false };
+    let Some(attached) = tree.operand_store.attached() else {
+        // The store of the failed collection may have been removed.
+        clear_failures(state, tree);
+        return false;
+    };
     let is_blocked = || {
         let paused = state.env.now_us() < tree.jobs.lock().collection_retry.retry_at_us;
         paused

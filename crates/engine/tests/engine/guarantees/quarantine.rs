@@ -331,9 +331,10 @@ fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
 }
 
 /// Bug: compactions and collections of the operand store shared the mark that a write has returned the error. After each successful
-/// compaction, a collection that failed again made another write fail.
+/// compaction, a collection that failed again made another write fail. After the store was removed, `wait_idle` still returned the error
+/// of its last collection.
 #[test]
-fn failing_collection_fails_one_write() {
+fn failing_collection_fails_one_write_and_is_forgotten_with_its_store() {
     let database = FaultyReads::with_options(options(Background::Inline));
     let [_, _, operands] = open_kinds(&database.db);
     let write = |number: u32| {
@@ -359,6 +360,11 @@ fn failing_collection_fails_one_write() {
     let after = compaction();
     assert!(after.failures > before.failures + 3 && after.jobs > before.jobs, "{after:?}");
     assert_eq!(failed_writes, 1);
+    assert!(database.db.wait_idle().is_err());
+    database.faults.clear_rules();
+    operands.operands_to_tree().unwrap();
+    database.db.wait_idle().unwrap();
+    database.check_good();
 }
 
 /// Regression: after one corrupt table or blob file, the operand store ran no more collections.
