@@ -280,7 +280,7 @@ fn pick_policy_job(
         }
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
-    let (job, is_held, waits) = Error::catch_user_panic(code, pick)?;
+    let (job, mut is_held, waits) = Error::catch_user_panic(code, pick)?;
     // The search for a delete-only job has already updated the state of a tree with range tombstones.
     let is_done = job.is_none() && !tree.super_version().version.has_range_tombstones();
     if waits || is_done {
@@ -288,14 +288,18 @@ fn pick_policy_job(
     }
     let Some(job) = job else {
         let pick_around = || {
-            let job = pick_around_block(tree, &**policy, jobs, shape);
+            let job = pick_around_block(tree, &**policy, jobs, shape, &mut is_held);
             // A drop that a snapshot prevents runs after the release of the snapshot. Stopped writes wait for it.
             if job.is_none() && !is_held && jobs.blocked.is_none() {
                 jobs.blocked = find_stall(tree, &**policy, jobs, shape);
             }
             job
         };
-        return Error::catch_user_panic(code, pick_around);
+        let job = Error::catch_user_panic(code, pick_around)?;
+        if is_held {
+            tree.set_files_held_by_snapshots(true, released);
+        }
+        return Ok(job);
     };
     let is_custom = tree.settings().options.custom_policy().is_some();
     let rule = match jobs.running.can_run_job(&job, shape) {
@@ -361,12 +365,14 @@ fn describe_levels(shape: &TreeShape) -> String {
 }
 
 /// Picks a job while files are quarantined or a manual compaction is running. Returns the job that the policy would pick
-/// otherwise, if this job can run. If it cannot run, returns a merge of other L0 runs.
+/// otherwise, if this job can run. If it cannot run, returns a merge of other L0 runs. Sets `is_held` if the job is a drop
+/// that a snapshot prevents.
 fn pick_around_block(
     tree: &Tree,
     policy: &dyn CompactionPolicy,
     jobs: &mut TreeJobState,
     shape: &TreeShape,
+    is_held: &mut bool,
 ) -> Option<Job> {
     let is_manual = |(job, _): &(Job, u64)| job.reason == JobReason::Manual;
     // A custom policy may use the reason for its own jobs.
@@ -380,9 +386,10 @@ fn pick_around_block(
     let wanted = policy.pick(shape, unblocked).filter(|job| !job.inputs.is_empty())?;
     let stopped = policy.must_stop_writes(&jobs.quarantine.without_unreadable_runs(shape));
     if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
-        let allowed = wanted.kind == JobKind::Move
-            || (policy.can_drop_data() && !is_drop_held(&wanted, shape));
-        let admitted = running.admit_job(wanted, shape).filter(|_| allowed);
+        let may_run = wanted.kind == JobKind::Move || policy.can_drop_data();
+        let prevented = may_run && is_drop_held(&wanted, shape);
+        *is_held |= prevented;
+        let admitted = running.admit_job(wanted, shape).filter(|_| may_run && !prevented);
         if admitted.is_some() || !has_manual {
             return admitted;
         }

@@ -354,8 +354,11 @@ impl CompactionPolicy for DroppingPolicy {
         "dropping"
     }
 
-    fn pick(&self, shape: &TreeShape, _: &RunningJobs) -> Option<Job> {
+    fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
         let oldest = shape.runs_of(L0).last()?;
+        if busy.is_any_file_busy(oldest.files.iter().map(|file| file.id)) {
+            return None;
+        }
         let less = |left: u64| left.checked_sub(1);
         self.picks_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
         Some(Job {
@@ -461,6 +464,44 @@ fn stopped_write_waits_for_release_of_snapshot_that_prevents_drop_job() {
         assert_eq!(db.get("key").unwrap(), None);
         assert_eq!(db.get("new").unwrap().as_deref(), Some(&b"value"[..]));
     }
+}
+
+/// Bug: writes failed with `PolicyStalled` while a snapshot prevented the drop of a quarantined file. After the release of the snapshot,
+/// the file was not dropped until the next write.
+#[test]
+fn drop_job_of_quarantined_file_waits_for_release_of_snapshot() {
+    let policy = Arc::new(DroppingPolicy { stop_runs: Some(2), ..DroppingPolicy::default() });
+    let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+    let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+    // The file is not read again, because the time does not advance.
+    let options = options.clock(ManualClock::new(1_800_000_000_000_000));
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+    let core = db.inner();
+    let (state, tree) = (&core.state, &core.default_tree);
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    let path = {
+        let view = tree.pin_super_version();
+        let [run] = view.version.runs() else { panic!("one flush creates one run") };
+        run.tables()[0].path().to_owned()
+    };
+    let error = Error::io("read", &path, std::io::Error::other("unreadable"));
+    assert!(quarantine::quarantine_file(state, tree, &error));
+    let snapshot = db.snapshot();
+    policy.picks_left.store(1_000, Ordering::Relaxed);
+    // The run with the quarantined file does not count for the hard stop.
+    for number in 0..2 {
+        db.put("other", number.to_string()).unwrap();
+        db.flush().unwrap();
+    }
+    assert!(tree.is_write_stopped());
+    db.put("new", "value").unwrap();
+    let found = snapshot.get(&db.default_keyspace(), "key").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"value"[..]));
+    drop(snapshot);
+    db.wait_idle().unwrap();
+    assert_eq!(db.get("key").unwrap(), None);
+    assert!(db.health().is_good(), "{:?}", db.health());
 }
 
 /// Bug: a file was dropped after `set_policy` had replaced the policy that drops data.
