@@ -58,6 +58,8 @@ pub struct LogWriter {
     file: Arc<dyn File>,
     end: u64,
     snapshot_end: u64,
+    /// Size of the tails in the snapshot, in bytes.
+    snapshot_tail_bytes: u64,
     /// Minimum of the markers in the snapshot and of the values passed to [`LogWriter::add_void_from`].
     void_from: Option<SeqNo>,
 }
@@ -67,8 +69,8 @@ impl LogWriter {
     pub fn create(files: &dyn OperandFiles, uid: u64) -> Result<LogWriter> {
         let (number, file) = files.create(OperandFileKind::Log)?;
         let path = files.path(OperandFileKind::Log, number);
-        let (end, snapshot_end, void_from) = (0, 0, None);
-        Ok(LogWriter { number, uid, path, file, end, snapshot_end, void_from })
+        let (end, snapshot_end, snapshot_tail_bytes, void_from) = (0, 0, 0, None);
+        Ok(LogWriter { number, uid, path, file, end, snapshot_end, snapshot_tail_bytes, void_from })
     }
 
     /// Writes the file header and a snapshot of `view`. `to_entry` returns the log entry of a bucket. Does not sync.
@@ -94,6 +96,7 @@ impl LogWriter {
         frames.put(FrameKind::SnapshotEnd, |out| put_varint(out, count))?;
         self.append(&mut frames)?;
         self.snapshot_end = self.end;
+        self.snapshot_tail_bytes = view.tail_bytes();
         self.void_from = view.oldest_marker_in_log();
         Ok(())
     }
@@ -119,6 +122,11 @@ impl LogWriter {
     /// Returns the number of bytes after the snapshot.
     pub fn bytes_after_snapshot(&self) -> u64 {
         self.end - self.snapshot_end
+    }
+
+    /// Returns the size of the tails in the snapshot, in bytes.
+    pub fn snapshot_tail_bytes(&self) -> u64 {
+        self.snapshot_tail_bytes
     }
 
     /// Adds a lower bound of the sequence numbers of deletes that may cover operands in the log because of appended

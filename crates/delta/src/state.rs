@@ -51,7 +51,7 @@ pub struct StoreState {
     pub next_due_key: Mutex<Bytes>,
     pub buckets_max: usize,
     /// Memory limit for bucket indexes, filters, fingerprints and tails, in bytes.
-    bucket_memory_bytes: u64,
+    bucket_memory_bytes: Option<u64>,
 }
 
 /// Base view of the next delivery or collection.
@@ -137,7 +137,7 @@ impl StoreState {
             rules: RwLock::default(),
             next_due_key: Mutex::default(),
             buckets_max: buckets_max(&options, half_memory),
-            bucket_memory_bytes: half_memory.unwrap_or(0),
+            bucket_memory_bytes: half_memory,
         })
     }
 
@@ -151,8 +151,8 @@ impl StoreState {
         let page_bytes = options.page_bytes();
         let most = usize::try_from(options.bucket_bytes / 8).unwrap_or(usize::MAX);
         let bucket_count = len_u64(bucket_count).max(1);
-        let each =
-            (self.bucket_memory_bytes / bucket_count).saturating_sub(metadata_bytes(options));
+        let memory_bytes = self.bucket_memory_bytes.unwrap_or(0);
+        let each = (memory_bytes / bucket_count).saturating_sub(metadata_bytes(options));
         // A tail grows from empty to its maximum, so the mean is half of the maximum. With twice the mean as the maximum,
         // all tails together fit into the memory.
         let each = usize::try_from(each.saturating_mul(2)).unwrap_or(usize::MAX);
@@ -257,9 +257,7 @@ impl StoreState {
         void_from: Option<SeqNo>,
         build: impl FnOnce(&mut FrameBuffer) -> Result<()>,
     ) -> Result<StoreToken> {
-        let log_bytes_max = self.resources.options.log_bytes_max;
-        let current =
-            self.log.lock().take().filter(|log| log.bytes_after_snapshot() <= log_bytes_max);
+        let current = self.log.lock().take().filter(|log| !self.is_log_full(log, base));
         let bytes_before = current.as_ref().map_or(0, LogWriter::bytes);
         let is_new = current.is_none();
         let mut log = match current {
@@ -279,6 +277,22 @@ impl StoreState {
                 self.discard_log(number);
             }
         })
+    }
+
+    /// Returns whether the next append must start a new log with a snapshot of `base`.
+    ///
+    /// The snapshot of the first log after a recovery contains large tails. Deliveries write their records to bucket
+    /// files, but the next recovery would put them into the tails again, with all later records of the log. Without a
+    /// new log, the tails would grow with each recovery. Tails within the memory limit do not count. They would cause
+    /// additional logs in a store that was not recovered.
+    fn is_log_full(&self, log: &LogWriter, base: &StoreView) -> bool {
+        let limit = self.bucket_memory_bytes.unwrap_or(u64::MAX);
+        let obsolete_bytes = match log.snapshot_tail_bytes() {
+            bytes if bytes <= limit => 0,
+            bytes => bytes.saturating_sub(base.tail_bytes().max(limit)),
+        };
+        let bytes = log.bytes_after_snapshot().saturating_add(obsolete_bytes);
+        bytes > self.resources.options.log_bytes_max
     }
 
     /// Starts a new log that contains only a snapshot of `view`.

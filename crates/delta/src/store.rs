@@ -152,4 +152,44 @@ mod tests {
             assert!(!tail.contains(&operand.bytes.as_ptr()), "{}", operand.last.0);
         }
     }
+
+    /// Bug: the first log after an open began with the recovered tails. The next open added all later deliveries to these
+    /// tails, although deliveries had written most of the records to bucket files. The tails grew with each open.
+    #[test]
+    fn recovered_tails_do_not_grow_with_each_open() {
+        const KEYS: u64 = 60;
+        let vfs = MemVfs::new();
+        vfs.create_dir(Path::new("db")).unwrap();
+        let files = StoreDir::new(Arc::new(vfs), "db", 1);
+        let (memory_bytes, log_bytes_max) = (64 << 10, 16 << 10);
+        let context = StoreContext {
+            memory_bytes: Some(memory_bytes),
+            ..store_context(&files, &Arc::default(), 0)
+        };
+        let options = DeltaOptions::default().bucket_bytes(64 << 10).log_bytes_max(log_bytes_max);
+        let open = |token| DeltaStore::open(context.clone(), token, options).unwrap();
+        let (mut token, mut seq, mut recovered_bytes) = (None, 0, Vec::new());
+        for _ in 0..30 {
+            let store = open(token);
+            recovered_bytes.push(store.metrics().buffered_bytes);
+            for _ in 0..3 {
+                let mut delivery = store.deliver(SeqNo(seq + KEYS)).unwrap();
+                for key in 0..KEYS {
+                    seq += 1;
+                    delivery.add_operand(&key.to_be_bytes(), SeqNo(seq), &[7; 50]).unwrap();
+                }
+                let prepared = delivery.prepare().unwrap();
+                store.mark_committed(prepared.token);
+                token = Some(prepared.token);
+            }
+        }
+        // Half of the memory is for tails. A log exceeds its maximum size by at most one delivery, which has less than 8 KiB.
+        let limit = memory_bytes / 2 + log_bytes_max + (8 << 10);
+        assert!(recovered_bytes.iter().all(|bytes| *bytes <= limit), "{recovered_bytes:?}");
+        let (store, mut found) = (open(token), Vec::new());
+        let view = store.state.committed_view();
+        let key = (KEYS - 1).to_be_bytes();
+        view.read_operands(&key, SeqNo::MAX, OperandReadTier::Storage, &mut found).unwrap();
+        assert_eq!(found.len(), 90);
+    }
 }

@@ -151,6 +151,11 @@ impl StoreView {
         Ok(Some(self.reloaded.get_or_init(|| Arc::new(reloaded.build_key_search())).clone()))
     }
 
+    /// Returns the size of all tails, in bytes.
+    pub fn tail_bytes(&self) -> u64 {
+        self.buckets.iter().map(|bucket| len_u64(bucket.tail.bytes().len())).sum()
+    }
+
     /// Returns the files of all buckets. A file may occur more than once.
     pub fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
         self.buckets.iter().flat_map(|bucket| bucket.files())
@@ -321,12 +326,11 @@ impl StoreView {
         let StoreResources { counters, files, memory, .. } = &*self.resources;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let bucket_bytes = self.buckets.iter().map(|bucket| bucket.file_bytes());
-        let buffered = self.buckets.iter().map(|bucket| bucket.tail.bytes().len()).sum();
         OperandMetrics {
             buckets: len_u64(self.buckets.len()),
             bucket_bytes: bucket_bytes.fold(0, u64::saturating_add),
             log_bytes: get(&counters.log_bytes),
-            buffered_bytes: len_u64(buffered),
+            buffered_bytes: self.tail_bytes(),
             memory_bytes: memory.bytes(),
             bucket_written_bytes: get(&files.written_bytes),
             bucket_read_bytes: get(&counters.bucket_read_bytes),
