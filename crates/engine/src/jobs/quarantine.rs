@@ -257,15 +257,29 @@ pub(crate) fn recheck_operand_file(attached: &AttachedStore, error: &Error) -> O
 /// Passes the list of quarantined files to the operand store. The store excludes them from collections.
 fn exclude_from_collections(tree: &Tree) {
     let Some(attached) = tree.operand_store.attached() else { return };
-    let jobs = tree.jobs.lock();
-    let files = jobs.quarantine.files().filter_map(|(name, _)| match name {
-        FileName::Bucket(number) => Some((OperandFileKind::Bucket, number)),
-        FileName::Operands(number) => Some((OperandFileKind::Log, number)),
-        _ => None,
-    });
-    let files: Vec<_> = files.collect();
-    drop(jobs);
-    attached.store.exclude_files(&files);
+    let list_files = || {
+        let jobs = tree.jobs.lock();
+        let files = jobs.quarantine.files().filter_map(|(name, _)| match name {
+            FileName::Bucket(number) => Some((OperandFileKind::Bucket, number)),
+            FileName::Operands(number) => Some((OperandFileKind::Log, number)),
+            _ => None,
+        });
+        files.collect::<Vec<_>>()
+    };
+    pass_current_value(list_files, |files| attached.store.exclude_files(files));
+}
+
+/// Passes the result of `current` to `pass`. Several threads may do so at the same time. The last value that is passed is
+/// the current one.
+fn pass_current_value<T: PartialEq>(current: impl Fn() -> T, pass: impl Fn(&T)) {
+    loop {
+        let value = current();
+        pass(&value);
+        // Another thread may have passed a newer value before this thread has passed the old one.
+        if current() == value {
+            return;
+        }
+    }
 }
 
 /// Returns the first quarantined table in `inputs`, and the error to report.
@@ -283,4 +297,29 @@ pub(crate) fn find_quarantined_input(
         };
         Some((input, error))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Bug: a thread that added a file to the quarantine of an operand store passed its list to the store after another
+    /// thread had ended the quarantine of the file. The store excluded the file from collections until the next change
+    /// of the quarantine.
+    #[test]
+    fn value_that_changes_before_it_is_passed_is_passed_again() {
+        let (current, passed, calls) = (Cell::new(1), Cell::new(0), Cell::new(0));
+        let pass = |value: &i32| {
+            if calls.replace(calls.get() + 1) == 0 {
+                // Another thread changes the value and passes it.
+                current.set(2);
+                passed.set(2);
+            }
+            passed.set(*value);
+        };
+        pass_current_value(|| current.get(), pass);
+        assert_eq!((passed.get(), calls.get()), (2, 2));
+    }
 }
