@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_compaction::TreeShape;
 
 use crate::error::{Error, Result};
 use crate::state::DbState;
@@ -145,10 +144,9 @@ pub(crate) fn clear_last_failure(
     state: &DbState,
     tree: &Tree,
     jobs: &mut TreeJobState,
-    shape: &TreeShape,
     is_blob_gc_due: bool,
 ) {
-    if jobs.running.is_any_file_busy(shape.files().map(|file| file.id)) {
+    if !jobs.running.jobs.is_empty() {
         return;
     }
     let mut has_failed = jobs.last_error.take().is_some();

@@ -169,7 +169,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
                 match gc.filter(|_| !is_gc_paused).map(&mut take_victims) {
                     Some(job) => job,
                     None => {
-                        clear_last_failure(state, tree, &mut jobs, &shape, is_gc_due);
+                        clear_last_failure(state, tree, &mut jobs, is_gc_due);
                         return None;
                     }
                 }

@@ -466,6 +466,34 @@ fn stopped_write_waits_for_release_of_snapshot_that_prevents_drop_job() {
     }
 }
 
+fn quarantine_oldest_table(state: &DbState, tree: &Tree) {
+    let view = tree.pin_super_version();
+    let oldest = view.version.runs().last().unwrap();
+    let error = std::io::Error::other("unreadable");
+    let error = Error::io("read", oldest.tables()[0].path(), error);
+    assert!(quarantine::quarantine_file(state, tree, &error));
+}
+
+/// Bug: while a table was quarantined, the error of an earlier job stayed although no job was needed any more. Idle threads
+/// checked the tree every 10 ms.
+#[test]
+fn failure_of_job_that_is_no_longer_needed_is_cleared_during_quarantine() {
+    let options = Options::default().background(Background::Inline);
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+    let core = db.inner();
+    let (state, tree) = (&core.state, &core.default_tree);
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    quarantine_oldest_table(state, tree);
+    let error = std::io::Error::other("no space");
+    record_failure(state, tree, &Error::io("append to", std::path::Path::new("9.sst"), error));
+    state.env.advance_us(200_000);
+    assert!(pick_job(state, tree).is_none());
+    let jobs = tree.jobs.lock();
+    assert!(jobs.last_error.is_none());
+    assert_eq!(jobs.next_retry_us(), jobs.quarantine.next_read_us());
+}
+
 /// Bug: writes failed with `PolicyStalled` while a snapshot prevented the drop of a quarantined file. After the release of the snapshot,
 /// the file was not dropped until the next write.
 #[test]
@@ -480,13 +508,7 @@ fn drop_job_of_quarantined_file_waits_for_release_of_snapshot() {
     let (state, tree) = (&core.state, &core.default_tree);
     db.put("key", "value").unwrap();
     db.flush().unwrap();
-    let path = {
-        let view = tree.pin_super_version();
-        let [run] = view.version.runs() else { panic!("one flush creates one run") };
-        run.tables()[0].path().to_owned()
-    };
-    let error = Error::io("read", &path, std::io::Error::other("unreadable"));
-    assert!(quarantine::quarantine_file(state, tree, &error));
+    quarantine_oldest_table(state, tree);
     let snapshot = db.snapshot();
     policy.picks_left.store(1_000, Ordering::Relaxed);
     // The run with the quarantined file does not count for the hard stop.
