@@ -22,7 +22,7 @@ use lsmx_testkit::watchdog;
 use lsmx_testkit::{TestRng, scale, scaled, seed};
 
 use crate::harness::database::{
-    Entries, assert_entries, compact, inline, open, policy, try_open, verify,
+    Entries, assert_entries, compact, inline, metrics, open, policy, try_open, verify, without_jobs,
 };
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
@@ -453,6 +453,57 @@ fn repair_after_lost_manifest_edits_respects_earlier_removals() {
     assert_eq!(db.keyspaces(), ["default"]);
     let expected = Entries::from([(key(2), b"newer".to_vec())]);
     assert_entries(&db.default_keyspace(), &expected);
+}
+
+/// Writes an external table.
+fn write_external_table(disk: &MemVfs, path: &str, write: impl FnOnce(&mut ExternalTableWriter)) {
+    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+    let mut table = ExternalTableWriter::create_in(vfs, path, &tuning(3 << 10, 2)).unwrap();
+    write(&mut table);
+    table.finish().unwrap();
+}
+
+/// Returns the path and the size of the only manifest.
+fn manifest_size(disk: &MemVfs) -> (PathBuf, u64) {
+    let mut files = disk.snapshot_all().into_iter();
+    let (path, bytes) = files.find(|(path, _)| extension(path) == "MANIFEST").unwrap();
+    (path, bytes.len() as u64)
+}
+
+/// Bug: if the write time of some tombstones was unknown, the merged table had the time of the others. The bound for
+/// deleted values did not hold.
+#[test]
+fn repair_after_lost_manifest_edits_tombstones_of_unknown_age_are_due_at_once() {
+    let disk = MemVfs::new();
+    let bounded = without_jobs().delete_persistence(Duration::from_secs(1));
+    let options = || inline().keyspace_defaults(bounded.clone());
+    let db = open(&disk, options());
+    for number in 0..4 {
+        db.put(key(number), "value").unwrap();
+    }
+    db.flush().unwrap();
+    // Only the manifest contains the time of an ingest.
+    write_external_table(&disk, "external.sst", |table| table.delete(key(1)).unwrap());
+    db.default_keyspace().ingest(["external.sst"]).unwrap();
+    db.delete(key(2)).unwrap();
+    db.flush().unwrap();
+    let (path, lost_at) = manifest_size(&disk);
+    for value in ["lost edit", "later edit"] {
+        db.put(key(4), value).unwrap();
+        db.flush().unwrap();
+    }
+    assert_eq!(metrics(&db).total().tombstones, 2);
+    let crashed = disk.crash(CrashImage::Keep, 0);
+    crashed.flip_bits(&path, lost_at + 5, 1).unwrap();
+    let report = repair(&crashed).unwrap();
+    assert!(report.in_doubt, "{}", describe(&report));
+    let db = open(&crashed, options());
+    db.wait_idle().unwrap();
+    assert_eq!(metrics(&db).total().tombstones, 0);
+    for number in 0..4 {
+        let found = db.get(key(number)).unwrap();
+        assert_eq!(found.is_some(), number != 1 && number != 2, "{number}");
+    }
 }
 
 /// Repair of a damaged table keeps its range deletes if their block is intact. Otherwise the report lists them as lost.

@@ -67,14 +67,14 @@ pub(crate) fn merge_tables(
     for table in tables {
         tombstones.extend_from_slice(table.range_tombstones(ReadPurpose::Job)?.as_slice());
     }
+    let properties = tables.iter().map(|table| table.properties());
+    let with_tombstones = properties.filter(|it| it.tombstones + it.range_tombstone_count > 0);
     let mut run = RunWriter {
         output,
         keyspace,
         range_tombstones: RangeTombstoneQueue::new(fragment(&tombstones)),
-        oldest_tombstone_us: tables
-            .iter()
-            .filter_map(|table| table.properties().oldest_tombstone_us)
-            .min(),
+        // `None` is smaller than any time.
+        oldest_tombstone_us: with_tombstones.map(|it| it.oldest_tombstone_us).min().flatten(),
         table: None,
         records: Vec::new(),
     };
@@ -119,6 +119,7 @@ struct RunWriter<'m, 'a> {
     keyspace: (u32, &'m str),
     /// Range tombstones that are not written yet.
     range_tombstones: RangeTombstoneQueue,
+    /// Write time of the oldest tombstone of all tables, in microseconds. `None` if the time of any table is unknown.
     oldest_tombstone_us: Option<u64>,
     table: Option<UnfinishedTable>,
     records: Vec<Arc<TableMeta>>,
