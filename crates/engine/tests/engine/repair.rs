@@ -15,14 +15,15 @@ use lsmx::internals::format::properties::TableProperties;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
-    Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
+    Compression, Db, Durability, Error, KeyspaceOptions, Loss, LossKind, Options, RepairOptions,
     RepairReport, ValueSeparation, WalOptions, WriteBatch,
 };
 use lsmx_testkit::watchdog;
 use lsmx_testkit::{TestRng, scale, scaled, seed};
 
 use crate::harness::database::{
-    Entries, assert_entries, compact, inline, metrics, open, policy, try_open, verify, without_jobs,
+    Entries, assert_entries, compact, files, inline, metrics, open, policy, try_open, verify,
+    without_jobs,
 };
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
@@ -503,6 +504,40 @@ fn repair_after_lost_manifest_edits_tombstones_of_unknown_age_are_due_at_once() 
     for number in 0..4 {
         let found = db.get(key(number)).unwrap();
         assert_eq!(found.is_some(), number != 1 && number != 2, "{number}");
+    }
+}
+
+/// Bug: the repair took the number of an ingest for that of a flush. The replay of the log skipped unflushed commits
+/// before the ingest.
+#[test]
+fn repair_after_lost_manifest_edits_replays_unflushed_commits_before_ingest() {
+    for is_table_damaged in [false, true] {
+        let disk = MemVfs::new();
+        let db = open(&disk, options(2));
+        db.put("unflushed", "value").unwrap();
+        write_external_table(&disk, "external.sst", |table| {
+            for number in 0..100 {
+                table.put(key(number), "value").unwrap();
+            }
+        });
+        db.default_keyspace().ingest(["external.sst"]).unwrap();
+        let (path, lost_at) = manifest_size(&disk);
+        for name in ["lost", "later"] {
+            db.keyspace(name, tuning(3 << 10, 2)).unwrap();
+        }
+        let crashed = disk.crash(CrashImage::Keep, 0);
+        crashed.flip_bits(&path, lost_at + 5, 1).unwrap();
+        if is_table_damaged {
+            let table = files(&crashed, ".sst").into_iter().find(|path| path.starts_with("db"));
+            crashed.flip_bits(&table.unwrap(), 5, 1).unwrap();
+        }
+        let report = repair(&crashed).unwrap();
+        assert!(report.in_doubt, "{}", describe(&report));
+        let is_loss_of_commits = |lost: &Loss| lost.what == LossKind::Commits;
+        assert!(!report.lost.iter().any(is_loss_of_commits), "{}", describe(&report));
+        let db = open(&crashed, options(2));
+        assert_eq!(db.get("unflushed").unwrap().as_deref(), Some(&b"value"[..]));
+        assert_eq!(db.get(key(99)).unwrap().as_deref(), Some(&b"value"[..]));
     }
 }
 

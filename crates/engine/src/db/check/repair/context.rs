@@ -47,6 +47,9 @@ pub(crate) struct RepairContext<'a> {
 /// The readable part of a damaged table.
 pub(crate) struct RewrittenTable {
     pub(crate) written: WrittenTable,
+    /// Largest sequence number in the damaged table. 0 if the table was ingested, because only the manifest contains its
+    /// number.
+    pub(crate) stored_seq: SeqNo,
     pub(crate) lost: Vec<Loss>,
 }
 
@@ -166,8 +169,9 @@ impl<'a> RepairContext<'a> {
             Err(error) if !is_damage_error(&error) => return Err(error),
             Err(_) => return Ok(None),
         };
-        let (tables, mut rewritten) = (&mut self.tables, None);
+        let (tables, mut rewritten, mut stored_seq) = (&mut self.tables, None, SeqNo::ZERO);
         let found = salvage_table(&damaged, (name, path), &mut |key: InternalKey<'_>, value| {
+            stored_seq = stored_seq.max(key.seq);
             // Only entries of external tables have the sequence number 0.
             let seq = if key.seq == SeqNo::ZERO { ingest_seq } else { key.seq };
             let key = InternalKey { seq, ..key };
@@ -185,7 +189,9 @@ impl<'a> RepairContext<'a> {
         lost.extend(found.lost);
         let Some(rewritten) = rewritten else { return Ok(None) };
         self.report.entries_salvaged += rewritten.entries;
+        let tombstone_seqs = found.range_tombstones.iter().flat_map(|tombstone| &tombstone.seqs);
+        let stored_seq = tombstone_seqs.copied().fold(stored_seq, SeqNo::max);
         let written = self.tables.finish(rewritten, found.range_tombstones, oldest_tombstone_us)?;
-        Ok(Some(RewrittenTable { written, lost }))
+        Ok(Some(RewrittenTable { written, stored_seq, lost }))
     }
 }

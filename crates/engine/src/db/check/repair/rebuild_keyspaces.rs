@@ -29,6 +29,25 @@ struct CandidateTable {
     seq_largest: Option<SeqNo>,
 }
 
+/// Largest sequence numbers in the tables of a keyspace.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastSeqs {
+    /// Of all tables.
+    all: SeqNo,
+    /// Of all tables except ingested ones. All writes up to this number were flushed. Writes before an ingest may be
+    /// unflushed, because an ingest flushes only memtables that overlap its tables.
+    flushed: SeqNo,
+}
+
+impl LastSeqs {
+    /// Adds a table. `stored` is the largest number in the table, which is 0 if the table was ingested, and `ingested` is
+    /// the number of the ingest.
+    fn add_table(&mut self, stored: SeqNo, ingested: SeqNo) {
+        self.flushed = self.flushed.max(stored);
+        self.all = self.all.max(stored).max(ingested);
+    }
+}
+
 /// Sequence number of the entries of an ingested table if the manifest edit with its number is lost. It is the number
 /// of the first write, so these entries count as the oldest of their keys.
 const UNKNOWN_INGEST_SEQ: SeqNo = SeqNo(1);
@@ -126,9 +145,9 @@ fn rebuild_keyspace(
     // No blob file is kept, because the set of blob files is unknown as well.
     let damaged = DamagedBlobFiles::new(repair.tables.vfs, repair.tables.dir, uids);
     let mut values = ValueSalvager::new(BTreeSet::new(), damaged);
-    let (mut tables, mut last_seq) = (Vec::new(), SeqNo::ZERO);
+    let (mut tables, mut last_seqs) = (Vec::new(), LastSeqs::default());
     for candidate in candidates {
-        let table = open_or_rewrite(repair, (id, name), candidate, &mut values, &mut last_seq)?;
+        let table = open_or_rewrite(repair, (id, name), candidate, &mut values, &mut last_seqs)?;
         tables.extend(table);
     }
     let files = merge_tables(&mut repair.tables, (id, name), &tables, &mut values)?;
@@ -136,25 +155,24 @@ fn rebuild_keyspace(
     let empty = TreeShape { run_id_next: keyspace.tree.run_id_next, ..TreeShape::default() };
     let keyspace = KeyspaceState {
         tree: empty.with_flushed_run(files)?.shape,
-        // Everything up to the newest entry of a table was flushed.
-        flushed_through: keyspace.flushed_through.max(last_seq),
+        flushed_through: keyspace.flushed_through.max(last_seqs.flushed),
         value_log: ValueLogState::default(),
         ..keyspace
     };
-    repair.state.last_seq = repair.state.last_seq.max(keyspace.flushed_through);
+    let last_seq = keyspace.flushed_through.max(last_seqs.all);
+    repair.state.last_seq = repair.state.last_seq.max(last_seq);
     repair.state.keyspaces.insert(id, keyspace);
     Ok(())
 }
 
 /// Opens a table. If it is damaged, writes its readable entries to a new table and opens the new table. Returns `None`
-/// if nothing is readable. A dry run returns `None` for every damaged table. Raises `last_seq` to the largest sequence
-/// number of the table.
+/// if nothing is readable. A dry run returns `None` for every damaged table. Adds the table to `last_seqs`.
 fn open_or_rewrite(
     repair: &mut RepairContext<'_>,
     (id, name): (u32, &str),
     candidate: CandidateTable,
     values: &mut ValueSalvager<'_>,
-    last_seq: &mut SeqNo,
+    last_seqs: &mut LastSeqs,
 ) -> Result<Option<Arc<Table>>> {
     let path = repair.table_path(candidate.number);
     repair.set_aside.insert(FileName::Table(candidate.number));
@@ -169,9 +187,8 @@ fn open_or_rewrite(
     ) {
         Ok(table) => {
             repair.report.tables_sound += 1;
-            *last_seq = (*last_seq)
-                .max(table.properties().seq_largest)
-                .max(table.ingest_seq().unwrap_or_default());
+            let ingested = table.ingest_seq().unwrap_or_default();
+            last_seqs.add_table(table.properties().seq_largest, ingested);
             if table.properties().is_external && candidate.seq_largest.is_none() {
                 let why =
                     "the sequence number of its ingest is lost, so its entries count as the oldest";
@@ -199,7 +216,7 @@ fn open_or_rewrite(
     repair.add_finding(&damage, "readable entries were merged with the other tables")?;
     repair.report.tables_rewritten += 1;
     repair.report.lost.extend(rewritten.lost);
-    *last_seq = (*last_seq).max(rewritten.written.seq_largest);
+    last_seqs.add_table(rewritten.stored_seq, rewritten.written.seq_largest);
     let Some(record) = rewritten.written.record else { return Ok(None) };
     let identity = (record.id, record.uid, SeqNo(record.seq_largest));
     let path = repair.table_path(record.id.0);
