@@ -710,6 +710,37 @@ fn repair_without_manifest_takes_the_name_of_the_newest_table() {
     }
 }
 
+/// Bug: the repair gave two keyspaces the same name, or a keyspace a name that is too long. The database could not be
+/// opened.
+#[test]
+fn repair_without_manifest_gives_each_keyspace_a_valid_name() {
+    let disk = MemVfs::new();
+    let db = open(&disk, options(2));
+    let create = |name: &str, value: &str| {
+        db.keyspace(name, tuning(3 << 10, 2)).unwrap().put("key", value).unwrap();
+        db.flush().unwrap();
+    };
+    // The tables of the renamed keyspaces contain their first names.
+    let long = "x".repeat(255);
+    create("a-3", "1");
+    create("a", "2");
+    db.rename_keyspace("a", "b").unwrap();
+    create("a", "3");
+    create(&long, "4");
+    db.rename_keyspace(&long, "c").unwrap();
+    create(&long, "5");
+    let crashed = disk.crash(CrashImage::Keep, 0);
+    crashed.remove(&manifest_size(&crashed).0).unwrap();
+    repair(&crashed).unwrap();
+    let db = open(&crashed, options(2));
+    let names = ["a-3", "a", "keyspace-3", &long, "keyspace-5"];
+    for (name, value) in names.into_iter().zip(["1", "2", "3", "4", "5"]) {
+        let found = db.open_keyspace(name, None).unwrap().get("key").unwrap();
+        assert_eq!(found.as_deref(), Some(value.as_bytes()), "{name}");
+    }
+    assert_eq!(db.keyspaces().len(), 6);
+}
+
 /// From the k-th call on, all file system calls of a repair fail. Then the power is lost. A second repair must succeed.
 #[test]
 fn repair_interrupted_can_be_repeated() {

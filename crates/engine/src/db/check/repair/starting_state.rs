@@ -12,6 +12,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::batch::BatchOperationIter;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::DEFAULT_KEYSPACE;
 use crate::options::keyspace::KeyspaceOptions;
@@ -186,15 +187,25 @@ fn add_unlisted_keyspaces(
         if dropped.contains(&id) || id == u32::MAX || state.keyspaces.contains_key(&id) {
             continue;
         }
-        let name = match state.keyspace_named(&name) {
-            Some(_) => format!("{name}-{id}"),
-            None => name,
-        };
+        let name = choose_free_name(state, id, name);
         let keyspace = KeyspaceState { name, options: options.clone(), ..KeyspaceState::default() };
         state.keyspaces.insert(id, keyspace);
         state.keyspace_id_next = state.keyspace_id_next.max(id + 1);
     }
     Ok(())
+}
+
+/// Returns a name for the keyspace `id` that no keyspace in `state` has: `name` if it is free, and otherwise a name that
+/// contains the id.
+fn choose_free_name(state: &ManifestState, id: u32, name: String) -> String {
+    let with_id = format!("{name}-{id}");
+    let preferred = [name, with_id, format!("keyspace-{id}")].into_iter();
+    let mut names = preferred.chain((1u64..).map(|number| format!("keyspace-{id}-{number}")));
+    let is_free = |name: &String| {
+        name.len() <= KEYSPACE_NAME_BYTES_MAX && state.keyspace_named(name).is_none()
+    };
+    // The state has fewer keyspaces than there are numbers, so a name is free.
+    names.find(is_free).unwrap_or_default()
 }
 
 /// Returns the id of the first segment of the log and the uid of the database.
