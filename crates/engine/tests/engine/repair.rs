@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lsmx::env::ManualClock;
 use lsmx::ingest::ExternalTableWriter;
 use lsmx::internals::format::block::TRAILER_BYTES;
 use lsmx::internals::format::footer::{FOOTER_BYTES, Footer};
@@ -707,6 +708,35 @@ fn repair_without_manifest_takes_the_name_of_the_newest_table() {
         assert_eq!(value(of_two, "one").as_deref(), Some(&b"1"[..]));
         assert_eq!(value(of_two, "two").as_deref(), Some(&b"2"[..]));
         assert_eq!(value(of_three, "three").as_deref(), Some(&b"3"[..]));
+    }
+}
+
+/// Bug: the new tables had a creation time in 1970. A policy with an age limit dropped them when the database clock
+/// reached the wall clock.
+#[test]
+fn repair_without_manifest_new_tables_are_young() {
+    const MINUTE_US: u64 = 60_000_000;
+    let clock = ManualClock::new(1_790_000_000_000_000);
+    let fifo = KeyspaceOptions::default().policy(policy("fifo(1G,ttl=7200s)"));
+    let options = || inline().clock(clock.clone()).keyspace_defaults(fifo.clone());
+    for is_flushed in [false, true] {
+        let disk = MemVfs::new();
+        let db = open(&disk, options());
+        db.put("key", "value").unwrap();
+        if is_flushed {
+            db.flush().unwrap();
+        }
+        let crashed = disk.crash(CrashImage::Keep, 0);
+        crashed.remove(&manifest_size(&crashed).0).unwrap();
+        let repair_options = options().vfs(Arc::new(crashed.clone()));
+        lsmx::repair("db", &repair_options, &RepairOptions::default()).unwrap();
+        let db = open(&crashed, options());
+        // A large step of the wall clock is accepted after an hour.
+        for _ in 0..70 {
+            clock.advance_us(MINUTE_US);
+            db.wait_idle().unwrap();
+        }
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]), "{is_flushed}");
     }
 }
 

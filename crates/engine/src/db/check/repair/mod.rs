@@ -78,7 +78,8 @@ pub struct RepairOptions {
 /// - Damaged table or blob file: all readable blocks and values are kept. For the keys in [`RepairReport::lost`], reads
 ///   may return an older value, a deleted value or no value.
 /// - Lost manifest edits ([`RepairReport::in_doubt`]): all tables in the directory are merged by sequence number. The
-///   ends of the prefixes are unknown.
+///   ends of the prefixes are unknown. If no manifest contains the time of the database clock, the clock starts at the
+///   wall clock, or at [`Options::clock`].
 ///
 /// Damage after the last sync mark of the newest log segment cannot be distinguished from the torn tail of a crash. It
 /// is not reported as damage; see [`RepairReport::log_tail_bytes`].
@@ -125,7 +126,10 @@ pub fn repair(
     let env = Env::new(Background::Inline, None);
     let stores = (&*database.operand_stores, options.dry_run);
     let run = || {
-        let start = StartingState::find(&*vfs, dir, &env)?;
+        let mut start = StartingState::find(&*vfs, dir, &env)?;
+        if start.state.clock_us == 0 {
+            start.state.clock_us = read_initial_time_us(database);
+        }
         let mut repair = RepairContext::new(&vfs, dir, &env, stores, &start)?;
         run_steps(&mut repair, options, &start)?;
         Ok(repair.report)
@@ -142,6 +146,21 @@ pub fn repair(
     let report = run()?;
     drop(claim.into_lock());
     Ok(report)
+}
+
+/// Returns the database clock at which a database starts without a stored time, in microseconds.
+///
+/// The clock of the repair itself starts at the time in the manifest and hardly advances. Without a stored time, the files
+/// that the repair creates would be older than each age limit.
+fn read_initial_time_us(options: &Options) -> u64 {
+    let background = match options.background {
+        // Both have a virtual clock, which starts at the same time.
+        Background::Stepped { .. } => Background::Inline,
+        background => background,
+    };
+    let env = Env::with_clock(background, Some(0), options.clock.clone());
+    env.start_database_clock(0, options.clock_rules(false));
+    env.database_time_us()
 }
 
 fn run_steps(
