@@ -256,6 +256,43 @@ fn deleted_operand_in_idle_store_is_gone_within_bound() {
     assert_eq!(db.get("stays").unwrap().as_deref(), Some(&b"operand"[..]));
 }
 
+/// Bug: the replay of the log that was kept for a missing operand store gave its deletes the time of the replay. The deleted
+/// values stayed for another bound.
+#[test]
+fn deletes_in_kept_log_of_missing_store_are_due_at_its_return() {
+    let store = DeltaStoreFactory::new(DeltaOptions::default());
+    let options = bounded_without_merges().merge_operator(Append::default());
+    let options = options.operand_store(store.clone());
+    for is_returned_at_open in [false, true] {
+        let disk = MemVfs::new();
+        let db = open(&disk, small());
+        let side = db.keyspace("side", options.clone()).unwrap();
+        for key in ["a", "k", "z"] {
+            side.put(key, "value").unwrap();
+        }
+        db.flush().unwrap();
+        side.delete("k").unwrap();
+        db.sync().unwrap();
+        let disk = disk.crash(CrashImage::Keep, 0);
+        let mut db = open(&disk, small());
+        assert!(db.metrics().wal.kept_segments > 0);
+        let_bound_pass(&db);
+        // The manifest edit of a flush contains the time.
+        db.put("k", "value").unwrap();
+        db.flush().unwrap();
+        if is_returned_at_open {
+            db.close(None).unwrap();
+            let with_store = inline().keyspace_defaults(small()).operand_store(store.clone());
+            db = database::open(&disk, with_store);
+        }
+        let side = db.keyspace("side", options.clone()).unwrap();
+        db.wait_idle().unwrap();
+        let report = search_keyspace(&disk, "side", "k");
+        assert!(report.entries.is_empty(), "{is_returned_at_open}: {report:?}");
+        assert_eq!(side.get("a").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+}
+
 /// Regression: after a failed collection, the store waited for the next flush, and the engine dropped the error. Without
 /// later writes, the deleted operand stayed in the files.
 #[test]

@@ -187,8 +187,8 @@ impl KeptLogReplay<'_> {
             return Ok(());
         }
         let tables = &self.db.state.tables;
-        let (written, _) =
-            flush_active(tables, self.staging, seq_next, tables.env.database_time_us())?;
+        // The commits may be much older than the last manifest edit.
+        let (written, _) = flush_active(tables, self.staging, seq_next, None)?;
         self.runs.push(written.table_metas());
         self.outputs.append(written.into_subcompaction_output(0));
         Ok(())

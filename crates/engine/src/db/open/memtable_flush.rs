@@ -139,12 +139,12 @@ pub(crate) fn next_version_with_flushed_run(
 /// A large memtable is written by two threads, because no other work runs during recovery. With an operand store, one
 /// thread writes, because the store receives operands in key order.
 ///
-/// The log does not hold the times of writes. Tombstones therefore get the time of the last manifest edit, `edited_us`.
+/// The log does not hold the times of writes. Tombstones therefore get the time `tombstone_us`, or no time if it is `None`.
 pub(crate) fn flush_active<'a>(
     tables: &'a TableFactory,
     tree: &'a Tree,
     seq_next: SeqNo,
-    edited_us: u64,
+    tombstone_us: Option<u64>,
 ) -> Result<(JobOutputs<'a>, Vec<Change>)> {
     let view = tree.pin_super_version();
     let store = tree.operand_store.attached();
@@ -155,7 +155,7 @@ pub(crate) fn flush_active<'a>(
         version: &view.version,
         operands: view.operand_view.as_ref(),
         snapshots: Vec::new(),
-        tombstone_time: Some(edited_us).into(),
+        tombstone_time: tombstone_us.into(),
     };
     let split_key = if store.is_none() { flush.split_key() } else { None };
     let (outputs, prepared) = match split_key {

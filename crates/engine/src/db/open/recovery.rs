@@ -30,7 +30,7 @@ use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
 use crate::metrics::OperationLatencies;
 use crate::options::db::{DEFAULT_KEYSPACE, Options};
-use crate::options::stored::kept_logs;
+use crate::options::stored::{StoredOptions, kept_logs};
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
 use crate::table::{FdCache, JobReadOptions};
@@ -382,10 +382,19 @@ impl Recovery {
         // empty.
         tree.operand_store.check()?;
         let (mut outputs, changes) =
-            flush_active(&self.tables, tree, seq_next, self.state.clock_us)?;
+            flush_active(&self.tables, tree, seq_next, self.tombstone_time_us(tree))?;
         outputs.keep_files();
         self.flush_edits.lock().push(VersionEdit { changes });
         Ok(())
+    }
+
+    /// Returns the time of the tombstones in the log of a tree, in microseconds: that of the last manifest edit. Returns
+    /// `None` for a tree with a kept log, whose commits may be much older.
+    fn tombstone_time_us(&self, tree: &Tree) -> Option<u64> {
+        let stored = self.state.keyspaces.get(&tree.id);
+        let stored = stored.and_then(|keyspace| StoredOptions::decode(&keyspace.options));
+        let has_kept_log = stored.is_some_and(|stored| stored.kept_log().is_some());
+        (!has_kept_log).then_some(self.state.clock_us)
     }
 
     /// Makes the recovered state durable: flushes all memtables, and creates a new log and a new manifest.
