@@ -633,6 +633,26 @@ fn repair_does_not_restore_a_dropped_keyspace() {
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
 
+/// Bug: the log contains operations of a dropped keyspace whose creation is lost. The repair discarded the whole log.
+#[test]
+fn repair_keeps_log_with_operations_of_a_dropped_keyspace() {
+    let disk = MemVfs::new();
+    let db = open(&disk, options(2));
+    let (path, created_at) = manifest_size(&disk);
+    let dropped = db.keyspace("dropped", tuning(3 << 10, 2)).unwrap();
+    dropped.put("key", "value").unwrap();
+    db.put("key", "value").unwrap();
+    drop(dropped);
+    db.drop_keyspace("dropped").unwrap();
+    let crashed = disk.crash(CrashImage::Keep, 0);
+    crashed.flip_bits(&path, created_at + 5, 1).unwrap();
+    let report = repair(&crashed).unwrap();
+    assert!(report.in_doubt && report.lost.is_empty(), "{}", describe(&report));
+    let db = open(&crashed, options(2));
+    assert_eq!(db.keyspaces(), ["default"]);
+    assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
 /// Bug: the repair refused a common prefix if a keyspace was created since the open and first flushed after the damage.
 #[test]
 fn repair_to_common_prefix_reverts_keyspace_created_since_the_open() {

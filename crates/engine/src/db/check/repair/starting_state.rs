@@ -181,6 +181,10 @@ fn add_unlisted_keyspaces(
             }
         });
     }
+    // The log may contain operations of a dropped keyspace whose creation is lost. Its id counts as used.
+    let used_ids = names.keys().chain(dropped).filter(|id| **id != u32::MAX);
+    let id_next = used_ids.max().map_or(0, |id| id + 1);
+    state.keyspace_id_next = state.keyspace_id_next.max(id_next);
     let options = StoredOptions::new(&KeyspaceOptions::default()).encode();
     for (id, name) in names {
         // The id of a dropped keyspace is never reused, but its name may be.
@@ -190,7 +194,6 @@ fn add_unlisted_keyspaces(
         let name = choose_free_name(state, id, name);
         let keyspace = KeyspaceState { name, options: options.clone(), ..KeyspaceState::default() };
         state.keyspaces.insert(id, keyspace);
-        state.keyspace_id_next = state.keyspace_id_next.max(id + 1);
     }
     Ok(())
 }
