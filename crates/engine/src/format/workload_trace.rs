@@ -28,8 +28,9 @@
 //! 10 end            operations varint: number of recorded operations; nothing follows
 //! ```
 //!
-//! The item that assigns a number to a keyspace precedes all operations on this keyspace. A hashed key has the length
-//! of the original key, but at least eight bytes.
+//! The item that assigns a number to a keyspace precedes all operations on this keyspace. A key has at most 65,537 bytes. A
+//! longer key of a read is truncated to this length. A hashed key has the length of the original key, but at least eight
+//! bytes and at most 64 KiB.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::file_header::FileHeaderFormat;
@@ -50,6 +51,11 @@ const VALUES_KEPT: u32 = 1 << 1;
 const SYNCED: u8 = 1 << 7;
 const BACKWARD: u8 = 1;
 const START_KEY: u8 = 1 << 1;
+
+/// Maximum length of a key in a trace, in bytes. It exceeds the maximum length of a stored key by one byte, because the
+/// exclusive end of a range may be the successor of the longest key.
+pub(crate) const TRACE_KEY_BYTES_MAX: usize = (64 << 10) + 1;
+const _: () = assert!(len_u64(TRACE_KEY_BYTES_MAX) == KEY_BYTES_MAX + 1, "as the comment says");
 
 /// Header of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,12 +416,11 @@ impl<'a> TraceItems<'a> {
 }
 
 fn check_key(key: &[u8]) -> Result<&[u8], Malformed> {
-    // The exclusive end of a range may be one byte longer than the longest key.
-    if len_u64(key.len()) > KEY_BYTES_MAX + 1 {
+    if key.len() > TRACE_KEY_BYTES_MAX {
         return Err(Malformed::invalid_field(
             "bytes of a key",
             len_u64(key.len()),
-            "at most 64 KiB",
+            "at most 65,537",
         ));
     }
     Ok(key)

@@ -57,8 +57,8 @@ const BUFFER_BYTES_MAX: u64 = 1 << 30;
 /// Options of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Records salted hashes instead of keys. A hash has the length of the key, but at least eight bytes. Default:
-    /// false.
+    /// Records salted hashes instead of keys. A hash has the length of the key, but at least eight bytes and at most
+    /// 64 KiB. Default: false.
     ///
     /// The salt is not stored. Equal keys have equal hashes, but the order of keys is lost. A range delete is therefore
     /// recorded as the delete of its first key, and scans start at unrelated keys.

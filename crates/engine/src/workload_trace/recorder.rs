@@ -24,7 +24,9 @@ use crate::error::{Error, Result};
 use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::format::expiry::without_expiry;
 use crate::format::log_record::{LogChecksumSeed, RecordHeader, SyncMark};
-use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
+use crate::format::workload_trace::{
+    TRACE_KEY_BYTES_MAX, TraceEvent, TraceHeader, TraceItem, TraceValue,
+};
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::{ActiveTrace, TraceOptions, TraceSummary};
 
@@ -34,6 +36,8 @@ const FRAME_BYTES: usize = 64 << 10;
 const FLUSH_US: u64 = 1_000_000;
 /// Minimum size of a hashed key in bytes.
 const HASHED_BYTES_MIN: usize = 8;
+/// Maximum size of a hashed key in bytes. A recorded range delete of a hashed key ends at the successor of the key.
+const HASHED_BYTES_MAX: usize = TRACE_KEY_BYTES_MAX - 1;
 /// Upper bound of the size of an item without its key and value, in bytes.
 const ITEM_BYTES: usize = 64;
 
@@ -257,11 +261,14 @@ impl TraceRecorder {
     }
 
     /// Returns the key or its hash, depending on the options.
+    ///
+    /// The length of the key of a read has no limit, but the length of a key in a trace has. A longer key is truncated.
+    /// The truncated key is still longer than every stored key, so it is absent and has the same place among stored keys.
     fn key_to_record<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
         if !self.options.hash_keys {
-            return Cow::Borrowed(key);
+            return Cow::Borrowed(&key[..key.len().min(TRACE_KEY_BYTES_MAX)]);
         }
-        let len = key.len().max(HASHED_BYTES_MIN);
+        let len = key.len().clamp(HASHED_BYTES_MIN, HASHED_BYTES_MAX);
         let hash = xxh3_128_with_seed(key, self.salt).to_le_bytes();
         Cow::Owned(hash.into_iter().cycle().take(len).collect())
     }

@@ -1,6 +1,7 @@
 //! Tests of workload traces of a running database: contents, excluded operations, and recording without delaying
 //! operations.
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -99,6 +100,41 @@ fn trace_has_each_seek_of_a_cursor_as_a_scan() {
     };
     let expected = [scan(false, Some(b"b"), 2), scan(true, None, 1), scan(true, Some(b"bb"), 2)];
     assert_eq!(items[4..7], expected);
+}
+
+/// A read may have a key that is longer than every stored key. The reader of a trace rejected such a key, and with it all
+/// later items. It also rejected the end of a range delete that follows the longest key, if keys were hashed.
+#[test]
+fn trace_with_reads_of_too_long_keys_is_readable() {
+    let (longest, longer) = (vec![b'a'; 64 << 10], vec![b'a'; 100_000]);
+    for (hash_keys, recorded_bytes) in [(false, (64 << 10) + 1), (true, 64 << 10)] {
+        let options = TraceOptions { hash_keys, ..TraceOptions::default() };
+        let (disk, ()) = record(options, |db| {
+            let keyspace = db.default_keyspace();
+            keyspace.put(&longest, "").unwrap();
+            assert_eq!(keyspace.get(&longer).unwrap(), None);
+            assert_eq!(keyspace.multi_get([&longer]).unwrap(), [None]);
+            assert_eq!(keyspace.range(longer.clone()..).count(), 0);
+            let mut cursor = keyspace.cursor(&ReadOptions::default()).unwrap();
+            cursor.seek_for_prev(&longer).unwrap();
+            assert_eq!(cursor.key(), Some(&longest[..]));
+            drop(cursor);
+            let after_longest = (Bound::Excluded(&longest[..]), Bound::Excluded(&b"b"[..]));
+            keyspace.delete_range::<&[u8]>(after_longest).unwrap();
+        });
+        let reader = TraceReader::open(&disk, Path::new(TRACE)).unwrap();
+        let mut read_keys = Vec::new();
+        let end = reader.visit(&mut |item| {
+            if let TraceEvent::Get { key, .. } | TraceEvent::Scan { start: Some(key), .. } =
+                item.event
+            {
+                read_keys.push(key.len());
+            }
+            Ok::<(), Error>(())
+        });
+        assert_eq!(end.unwrap(), TraceEnd { operations: 6, complete: true, ..TraceEnd::default() });
+        assert_eq!(read_keys, [recorded_bytes; 4], "hashed: {hash_keys}");
+    }
 }
 
 #[test]
