@@ -178,6 +178,8 @@ impl Range {
                 return Poll::Ready(Some(entry));
             }
             if let Some(error) = &self.error {
+                // After an error, neither end returns an entry.
+                self.read_ahead[other_end].clear();
                 return Poll::Ready(Some(Err(error.clone())));
             }
             if self.is_exhausted {

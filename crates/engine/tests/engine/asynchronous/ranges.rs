@@ -133,3 +133,34 @@ fn range_options_apply_after_entries_read_ahead() {
         });
     }
 }
+
+/// A batch that fails at one end has read entries ahead. The range returned these entries after the error.
+#[test]
+fn range_returns_no_entry_after_an_error() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let db = open_cold().await;
+            let keyspace = db.default_keyspace();
+            let fill = ReadOptions { fill_cache: Some(true), ..ReadOptions::default() };
+            let mut last = keyspace.range((KEYS - 8).to_be_bytes()..).options(&fill);
+            while last.next().await.transpose().unwrap().is_some() {}
+            let mut range = keyspace.iter();
+            assert_eq!(number(range.next().await), 0);
+            // Only the blocks of the first and the last keys are in memory, so the batch at the back fails.
+            range = range.options(&NO_TIME);
+            assert_eq!(number(range.next_back().await), KEYS - 1);
+            let refused = loop {
+                match range.next().await {
+                    Some(Ok(_)) => {}
+                    end => break end,
+                }
+            };
+            assert!(matches!(refused, Some(Err(Error::Deadline { .. }))), "{refused:?}");
+            for _ in 0..2 {
+                let entry = range.next_back().await;
+                assert!(matches!(entry, Some(Err(Error::Deadline { .. }))), "{entry:?}");
+            }
+            db.close(None).await.unwrap();
+        });
+    }
+}
