@@ -112,8 +112,9 @@ impl TableCursor {
         if self.table.is_data_block_resident(handle) {
             return Ok(());
         }
-        let bytes = self.table.estimate_scan_bytes(hints.entries.unwrap_or(1)).max(handle.bytes);
-        let bytes = bytes.min(ANNOUNCED_BYTES_MAX.max(handle.bytes));
+        let bytes_max = hints.read_ahead_bytes_max.unwrap_or(u64::MAX).min(ANNOUNCED_BYTES_MAX);
+        let bytes = self.table.estimate_scan_bytes(hints.entries.unwrap_or(1));
+        let bytes = bytes.min(bytes_max).max(handle.bytes);
         let end = handle.offset.saturating_add(handle.bytes);
         let (start, end) = match backward {
             true => (end.saturating_sub(bytes), end),

@@ -1,12 +1,18 @@
 //! Tests of cursors and of the read options of scans.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lsmx::internals::vfs::{CountingVfs, CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::internals::vfs::{
+    CountingVfs, CrashImage, Errno, Fault, FaultRule, FaultVfs, FileHint, FileLayer, OpenMode,
+    VfsCall, VfsLayer,
+};
 use lsmx::merge_operator::{Append, Counter};
 use lsmx::metrics::BlockKind;
-use lsmx::vfs::MemVfs;
+use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{
     Db, Error, KeyspaceCursor, KeyspaceOptions, PrefixExtractor, ReadOptions, ValueSeparation,
     WriteBatch,
@@ -349,6 +355,74 @@ fn read_ahead_bytes_max_limits_the_bytes_of_one_read() {
     assert!((16 << 10..=32 << 10).contains(&limited), "{limited}");
     assert_eq!(largest_read(None), 256 << 10);
     assert_eq!(largest_read(Some(1 << 30)), 256 << 10);
+}
+
+/// File system that records the largest hint of a later read.
+#[derive(Clone, Debug, Default)]
+struct HintVfs {
+    inner: MemVfs,
+    largest_bytes: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct HintFile {
+    inner: Arc<dyn File>,
+    largest_bytes: Arc<AtomicU64>,
+}
+
+impl FileLayer for HintFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
+    fn intercept_hint(&self, hint: FileHint) -> bool {
+        if let FileHint::WillNeed { bytes, .. } = hint {
+            self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
+        }
+        hint.apply_to_file(&*self.inner)
+    }
+}
+
+impl VfsLayer for HintVfs {
+    fn inner(&self) -> &dyn Vfs {
+        &self.inner
+    }
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let (inner, largest_bytes) =
+            (mode.open(&self.inner, path)?, Arc::clone(&self.largest_bytes));
+        Ok(Arc::new(HintFile { inner, largest_bytes }))
+    }
+}
+
+/// The first seek of a range prefetched all blocks up to the limit of the range.
+#[test]
+fn read_ahead_bytes_max_limits_the_prefetch_of_a_seek() {
+    let largest_hint = |read_ahead_bytes_max: Option<u64>, backward: bool| {
+        let disk = HintVfs::default();
+        let db = database::open(&disk, inline().keyspace_defaults(one_large_table()));
+        fill(&db, 20_000);
+        let options = ReadOptions { read_ahead_bytes_max, ..ReadOptions::default() };
+        // Without threads, every seek counts as a wait for the device. The seek after it prefetches.
+        for number in [5_000, 15_000] {
+            let keyspace = db.default_keyspace();
+            let range = if backward {
+                keyspace.range(..key(number))
+            } else {
+                keyspace.range(key(number)..)
+            };
+            let mut range = range.limit(4_000).options(&options);
+            let entry = if backward { range.next_back() } else { range.next() };
+            assert!(entry.unwrap().is_ok());
+        }
+        disk.largest_bytes.load(Ordering::Relaxed)
+    };
+    for backward in [false, true] {
+        let hint = |bytes_max| largest_hint(bytes_max, backward);
+        assert_eq!(hint(None), 128 << 10);
+        assert_eq!(hint(Some(32 << 10)), 32 << 10);
+        assert_eq!(hint(Some(0)), 4 << 10);
+    }
 }
 
 /// An iterator that had read from files once began again at its bounds.
