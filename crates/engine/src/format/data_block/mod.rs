@@ -199,11 +199,12 @@ impl DataBlock {
         let count = bytes.len().checked_sub(size_of::<u32>()).and_then(|at| get_u32(&bytes, at));
         let count = u64::from(count.unwrap_or(0));
         let tail = (count + 1) * len_u64(size_of::<u32>());
-        if count == 0 || tail + len_u64(ENTRIES_AT) > len_u64(bytes.len()) {
+        // A block contains at least one entry. A cursor would take a block without entries for the end of its table.
+        if count == 0 || tail + len_u64(ENTRIES_AT) >= len_u64(bytes.len()) {
             return Err(Malformed::invalid_field(
                 "data block restarts",
                 count,
-                "at least one, and as many as fit into the block",
+                "at least one, and as many as fit into the block after an entry",
             ));
         }
         let restarts_at = bytes.len() - to_usize("data block restarts", tail)?;

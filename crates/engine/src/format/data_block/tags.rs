@@ -94,7 +94,7 @@ impl TagCounts {
             return Err(wrong("data block restart interval", interval));
         }
         let tag_counts = TagCounts { entries, interval };
-        if entries == 0 || tag_counts.bytes() + ENTRIES_AT > bytes.len() {
+        if entries == 0 || tag_counts.bytes() + ENTRIES_AT >= bytes.len() {
             return Err(wrong("data block entries", entries));
         }
         Ok(tag_counts)

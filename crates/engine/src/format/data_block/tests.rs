@@ -243,3 +243,14 @@ proptest! {
         }
     }
 }
+
+/// A scan ended at a block without entries, although the table has further blocks.
+#[test]
+fn data_block_without_entries_is_error() {
+    let untagged = [0, 1, 0, 0, 0, 1, 0, 0, 0];
+    let tagged = [1, 7, 1, 0, 16, 1, 0];
+    for block in [&untagged[..], &tagged] {
+        let error = DataBlock::new(block.to_vec().into()).unwrap_err();
+        assert!(matches!(error, Malformed::Field { .. }), "{error}");
+    }
+}
