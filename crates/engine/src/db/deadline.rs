@@ -17,6 +17,8 @@ use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 
 /// Maximum number of threads that run calls with a deadline. If all are in use, a further call waits for a free thread.
+/// A close may use one more thread, because the lock on the directory would otherwise not be released after its
+/// deadline.
 ///
 /// Without a limit, each retry of a call during a device failure would leave another blocked thread.
 const CALL_THREADS_MAX: usize = 16;
@@ -48,8 +50,9 @@ pub(crate) fn run_with_deadline(
         return work(inner, deadline_us);
     }
     let deadline_error = || Error::Deadline { cause: cause.as_str() };
+    let threads_max = CALL_THREADS_MAX + usize::from(cause == WaitCause::Close);
     let reserve_thread = &mut || {
-        let add = |count| (count < CALL_THREADS_MAX).then_some(count + 1);
+        let add = |count| (count < threads_max).then_some(count + 1);
         inner.call_threads.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
     };
     if !env.wait(cause, &inner.state.progress, deadline_us, reserve_thread) {
@@ -78,4 +81,42 @@ pub(crate) fn run_with_deadline(
     // The work is complete, so the join does not block for long.
     let _ = env.join(thread);
     result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use lsmx_base::sync::AtomicBool;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::options::db::Options;
+    use crate::vfs::MemVfs;
+
+    /// Bug: if calls with a deadline had blocked all threads, a close failed at its deadline without a start of the close.
+    /// The lock on the directory was not released when the threads were free again.
+    #[test]
+    fn close_starts_while_all_call_threads_are_blocked() {
+        let options = Options::default().background(Background::Stepped { seed: 1, workers: 1 });
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let inner = db.inner();
+        let (is_released, changed) = (Arc::new(AtomicBool::new(false)), Signal::new());
+        let cause = WaitCause::BackgroundWork;
+        let block = || {
+            let (is_released, changed) = (Arc::clone(&is_released), changed.clone());
+            run_with_deadline(inner, cause, Some(Duration::ZERO), move |inner, _| {
+                let is_released = &mut || is_released.load(Ordering::Acquire);
+                inner.state.env.wait(cause, &changed, None, is_released);
+                Ok(())
+            })
+        };
+        for _ in 0..=CALL_THREADS_MAX {
+            assert!(matches!(block(), Err(Error::Deadline { .. })));
+        }
+        assert_eq!(inner.call_threads.load(Ordering::Acquire), CALL_THREADS_MAX);
+        db.close(Some(Duration::from_secs(10))).unwrap();
+        is_released.store(true, Ordering::Release);
+        changed.notify();
+        let is_free = &mut || inner.call_threads.load(Ordering::Acquire) == 0;
+        inner.state.env.wait(cause, &inner.state.progress, None, is_free);
+    }
 }
