@@ -282,6 +282,8 @@ mod tests {
     use crate::options::db::Options;
     use crate::options::value_separation::ValueSeparation;
     use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
 
     /// Bug: all memtables of a keyspace had the kind of its first memtable.
     #[test]
@@ -305,6 +307,24 @@ mod tests {
         db.flush().unwrap();
         assert_eq!(active_kind(&keyspace), tree);
         assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"2"[..]));
+    }
+
+    /// Bug: the memtables that a resume created had the kinds of those before it.
+    #[test]
+    fn changed_memtable_kind_applies_to_the_memtable_after_a_resume() {
+        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
+        let keyspace = db.default_keyspace();
+        keyspace.put("key", "value").unwrap();
+        keyspace.set_options(|options| options.memtable_kind(MemtableKind::SkipList)).unwrap();
+        let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+        disk.add_rule(failing.path_contains(".wal").nth(0));
+        assert!(matches!(keyspace.put("lost", "value"), Err(Error::ReadOnly { .. })));
+        db.resume().unwrap();
+        assert_eq!(keyspace.tree().super_version().active.kind(), MemtableKind::SkipList);
+        keyspace.put("later", "value").unwrap();
+        assert_eq!(keyspace.iter().count(), 2);
     }
 
     /// Bug: a change of other options ended the wait for the options for separated values. The next compactions moved all

@@ -195,11 +195,11 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
         let released = before.memtables().map(|memtable| memtable.release_bytes()).sum();
         store.memtables.subtract(released);
         let is_reserved = rewritten.turn.is_some();
+        let kind = tree.settings().options.memtable_kind;
         tree.update_super_version(|view| {
             // Without a reservation, the store did not change here, but another thread may have attached it.
             let operands = if is_reserved { operands } else { &view.operand_view };
-            SuperVersion::new(view.active.kind(), version, next_seq)
-                .with_operand_view(operands.clone())
+            SuperVersion::new(kind, version, next_seq).with_operand_view(operands.clone())
         });
         if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
             turn.attached.store.mark_committed(token);
