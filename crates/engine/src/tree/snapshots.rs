@@ -24,24 +24,38 @@ impl ReadPoint {
     }
 }
 
-/// Snapshots that are registered at the same sequence number.
-#[derive(Clone, Copy, Debug)]
-struct SnapshotHolders {
-    count: usize,
-    /// Database clock at the first registration, in microseconds.
+/// Key of the snapshots that are registered at the same sequence number and at the same time. The oldest snapshots come
+/// first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SnapshotKey {
+    seq: SeqNo,
+    /// Database clock at the registration, in microseconds.
     time_us: u64,
-    /// Time of the first registration in microseconds.
+    /// Time of the registration in microseconds.
     since_us: u64,
+}
+
+impl SnapshotKey {
+    fn new(read_point: ReadPoint, since_us: u64) -> SnapshotKey {
+        let ReadPoint { seq, time_us } = read_point;
+        SnapshotKey { seq, time_us, since_us }
+    }
+
+    /// Returns the smallest key with this sequence number.
+    fn smallest(seq: SeqNo) -> SnapshotKey {
+        SnapshotKey { seq, time_us: 0, since_us: 0 }
+    }
 }
 
 /// Tracks the newest visible sequence number and the snapshots of a database.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotTracker {
     published: AtomicU64,
-    snapshots: Mutex<BTreeMap<SeqNo, SnapshotHolders>>,
+    /// Number of registered snapshots for each key.
+    snapshots: Mutex<BTreeMap<SnapshotKey, usize>>,
     /// Number of running jobs that remove live entries. Modified only while `snapshots` is locked.
     entry_removals: AtomicU64,
-    /// Number of snapshot releases. A release counts only if no other registered snapshot has the same sequence number.
+    /// Number of snapshot releases. A release counts only if no older registered snapshot has the same sequence number.
     /// Modified only while `snapshots` is locked.
     releases: AtomicU64,
     /// If both locks are needed, `snapshots` is locked first.
@@ -117,12 +131,12 @@ impl SnapshotTracker {
             return None;
         }
         let read_point = read_point(self);
-        let holders = SnapshotHolders { count: 0, time_us: read_point.time_us, since_us: now_us };
-        snapshots.entry(read_point.seq).or_insert(holders).count += 1;
+        *snapshots.entry(SnapshotKey::new(read_point, now_us)).or_insert(0) += 1;
         let mut drops = self.drops.lock();
         let keyspace_drops_before = drops.count;
         *drops.snapshot_counts.entry(keyspace_drops_before).or_insert(0) += 1;
-        Some(SnapshotGuard { tracker: Arc::clone(self), read_point, keyspace_drops_before })
+        let (tracker, since_us) = (Arc::clone(self), now_us);
+        Some(SnapshotGuard { tracker, read_point, since_us, keyspace_drops_before })
     }
 
     /// Begins the removal of live entries. `seq_smallest` is the smallest sequence number of these entries.
@@ -131,7 +145,8 @@ impl SnapshotTracker {
     /// [`SnapshotTracker::end_entry_removal`] is called.
     pub(crate) fn begin_entry_removal(&self, seq_smallest: SeqNo) -> bool {
         let snapshots = self.snapshots.lock();
-        let is_seen = snapshots.last_key_value().is_some_and(|(newest, _)| *newest >= seq_smallest);
+        let newest = snapshots.last_key_value();
+        let is_seen = newest.is_some_and(|(newest, _)| newest.seq >= seq_smallest);
         if !is_seen {
             self.entry_removals.fetch_add(1, Ordering::Release);
         }
@@ -170,16 +185,18 @@ impl SnapshotTracker {
     pub(crate) fn snapshot_seqs(&self) -> Vec<SeqNo> {
         let snapshots = self.snapshots.lock();
         work_counter::add(WorkKind::LockedVisits, snapshots.len());
-        snapshots.keys().copied().collect()
+        let mut seqs: Vec<SeqNo> = snapshots.keys().map(|key| key.seq).collect();
+        seqs.dedup();
+        seqs
     }
 
     /// Returns the sequence numbers of the oldest and the newest registered snapshot.
     pub(crate) fn oldest_and_newest_snapshot(&self) -> Option<(SeqNo, SeqNo)> {
         let snapshots = self.snapshots.lock();
-        Some((*snapshots.first_key_value()?.0, *snapshots.last_key_value()?.0))
+        Some((snapshots.first_key_value()?.0.seq, snapshots.last_key_value()?.0.seq))
     }
 
-    /// Returns the number of snapshot releases. A release counts only if no other registered snapshot has the same
+    /// Returns the number of snapshot releases. A release counts only if no older registered snapshot has the same
     /// sequence number.
     pub(crate) fn snapshot_release_count(&self) -> u64 {
         self.releases.load(Ordering::Acquire)
@@ -187,7 +204,7 @@ impl SnapshotTracker {
 
     /// Returns the sequence number of the oldest registered snapshot, and the time of its registration in microseconds.
     pub(crate) fn oldest_snapshot(&self) -> Option<(SeqNo, u64)> {
-        self.snapshots.lock().iter().next().map(|(&seq, holders)| (seq, holders.since_us))
+        self.snapshots.lock().keys().next().map(|oldest| (oldest.seq, oldest.since_us))
     }
 
     /// Returns the time up to which entries have expired for all readers, in microseconds. This is the earlier of
@@ -196,14 +213,14 @@ impl SnapshotTracker {
     /// Sequence numbers and times of snapshots never decrease. The oldest snapshot therefore has the earliest time.
     pub(crate) fn expiry_limit_us(&self, now_us: u64) -> u64 {
         let snapshots = self.snapshots.lock();
-        snapshots.first_key_value().map_or(now_us, |(_, oldest)| oldest.time_us.min(now_us))
+        snapshots.keys().next().map_or(now_us, |oldest| oldest.time_us.min(now_us))
     }
 
     /// Returns the number of registered snapshots.
     pub(crate) fn snapshot_count(&self) -> usize {
         let snapshots = self.snapshots.lock();
         work_counter::add(WorkKind::LockedVisits, snapshots.len());
-        snapshots.values().map(|holders| holders.count).sum()
+        snapshots.values().sum()
     }
 }
 
@@ -211,6 +228,8 @@ impl SnapshotTracker {
 pub(crate) struct SnapshotGuard {
     tracker: Arc<SnapshotTracker>,
     read_point: ReadPoint,
+    /// Time of the registration in microseconds.
+    since_us: u64,
     keyspace_drops_before: u64,
 }
 
@@ -234,11 +253,15 @@ impl SnapshotGuard {
 impl Drop for SnapshotGuard {
     fn drop(&mut self) {
         let mut snapshots = self.tracker.snapshots.lock();
-        if let Some(holders) = snapshots.get_mut(&self.read_point.seq) {
-            holders.count -= 1;
-            if holders.count == 0 {
-                snapshots.remove(&self.read_point.seq);
-                self.tracker.releases.fetch_add(1, Ordering::Release);
+        let key = SnapshotKey::new(self.read_point, self.since_us);
+        if let Some(count) = snapshots.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                snapshots.remove(&key);
+                // While an older snapshot has the same sequence number, this release permits no job.
+                if snapshots.range(SnapshotKey::smallest(key.seq)..key).next().is_none() {
+                    self.tracker.releases.fetch_add(1, Ordering::Release);
+                }
             }
         }
         let mut drops = self.tracker.drops.lock();
@@ -279,20 +302,29 @@ mod tests {
         assert_eq!((tracker.oldest_and_newest_snapshot(), tracker.snapshot_count()), (None, 0));
     }
 
+    /// Bug: while snapshots with the same sequence number overlapped, the first of them counted as the oldest snapshot
+    /// after its release. Without commits, expired values were never dropped.
     #[test]
     fn expiry_limit_is_time_of_oldest_snapshot() {
         let tracker = Arc::new(SnapshotTracker::default());
         tracker.publish(SeqNo(7));
         assert_eq!(tracker.expiry_limit_us(50), 50);
         let first = tracker.register(0, || 10).unwrap();
-        let second = tracker.register(0, || 20).unwrap();
+        let second = tracker.register(1, || 20).unwrap();
         assert_eq!(first.read_point(), ReadPoint { seq: SeqNo(7), time_us: 10 });
         assert_eq!(second.read_point(), ReadPoint { seq: SeqNo(7), time_us: 20 });
         assert_eq!(tracker.expiry_limit_us(50), 10);
         drop(first);
-        assert_eq!(tracker.expiry_limit_us(50), 10, "both have the same sequence number");
+        assert_eq!(tracker.expiry_limit_us(50), 20, "both have the same sequence number");
+        let third = tracker.register(2, || 30).unwrap();
+        assert_eq!(
+            (tracker.oldest_snapshot(), tracker.snapshot_release_count()),
+            (Some((SeqNo(7), 1)), 1)
+        );
+        drop(third);
+        assert_eq!(tracker.snapshot_release_count(), 1, "the second is older");
         drop(second);
-        assert_eq!(tracker.expiry_limit_us(50), 50);
+        assert_eq!((tracker.expiry_limit_us(50), tracker.snapshot_release_count()), (50, 2));
     }
 
     #[test]
