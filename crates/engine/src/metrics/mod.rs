@@ -516,7 +516,8 @@ pub struct WalMetrics {
     pub segments: u64,
     /// Bytes of live segments.
     pub live_bytes: u64,
-    /// Bytes appended since the database was opened.
+    /// Bytes of commits appended since the database was opened, including headers. The 36 bytes that each sync appends do
+    /// not count.
     pub written_bytes: u64,
     /// Number of syncs since the database was opened.
     pub syncs: u64,

@@ -116,7 +116,7 @@ pub struct Wal {
     unsynced_since_us: AtomicU64,
     /// Bytes of all live segments. Written with `log` held. Read without a lock to decide whether a flush is due.
     live_bytes: AtomicU64,
-    /// Bytes appended since the log was created.
+    /// Bytes of commits and headers appended since the log was created.
     written_bytes: AtomicU64,
     /// Syncs since the log was created.
     syncs: AtomicU64,
@@ -206,16 +206,18 @@ impl LogState {
     }
 
     /// Appends a record without a commit after a sync. Its sync mark covers the last synced commit. Without this
-    /// record, replay would treat corruption of the last synced commit as a torn tail.
-    fn write_mark(&mut self) -> Result<()> {
+    /// record, replay would treat corruption of the last synced commit as a torn tail. Returns the number of appended
+    /// bytes.
+    fn write_mark(&mut self) -> Result<u64> {
         let mark = self.sync_mark();
         if mark == SyncMark::default() {
             // The current segment was created during the sync and is not synced yet. Its mark would state nothing.
-            return Ok(());
+            return Ok(0);
         }
         self.buffer.clear();
         self.encode_record(mark, self.next_seq.min(SEQ_END - 1), 0, &[])?;
-        self.write_buffer()
+        let bytes = len_u64(self.buffer.len());
+        self.write_buffer().map(|()| bytes)
     }
 }
 
@@ -456,7 +458,9 @@ impl Wal {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         // If an append failed during the sync, the end of the file is unknown, so no mark is appended.
         log.check_failure()?;
-        log.write_mark().map_err(|error| log.record_failure(error))?;
+        let mark_bytes = log.write_mark().map_err(|error| log.record_failure(error))?;
+        // No commit depends on the mark, so its bytes do not count as unsynced.
+        self.live_bytes.fetch_add(mark_bytes, Ordering::Relaxed);
         if let Some((_, older)) = log.segments.split_last_mut() {
             let synced = older.iter_mut().filter(|segment| !segment.needs_sync());
             closed.extend(synced.filter_map(|segment| segment.file.take()));
@@ -609,7 +613,8 @@ impl Wal {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes appended since the log was created, including headers.
+    /// Returns the bytes of commits appended since the log was created, including headers. Records that contain only a
+    /// sync mark do not count.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
     }
@@ -742,4 +747,47 @@ fn create_segment(vfs: &dyn Vfs, dir: &Path, header: SegmentHeader) -> Result<Se
     segment.append(&header)?;
     file.enable_preallocation();
     Ok(segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::MemVfs;
+
+    /// Registry that stores nothing.
+    struct FileNumberCounter(AtomicU64);
+
+    impl SegmentRegistry for FileNumberCounter {
+        fn allocate_file_number(&self) -> u64 {
+            self.0.fetch_add(1, Ordering::Relaxed)
+        }
+
+        fn register_segment(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Bug: the size did not include the mark-only record of each sync, so a log of small synced commits could be much
+    /// larger than [`Options::wal_bytes_max`](crate::Options::wal_bytes_max).
+    #[test]
+    fn live_bytes_include_sync_marks() {
+        let (disk, dir) = (Arc::new(MemVfs::new()), Path::new("db"));
+        disk.create_dir(dir).unwrap();
+        let registry = Arc::new(FileNumberCounter(AtomicU64::new(1)));
+        let options = WalOptions { segment_bytes: 500, ..WalOptions::default() };
+        let wal = Wal::create(disk, dir, 1, registry, options, SeqNo(1)).unwrap();
+        wal.sync_first_segment().unwrap();
+        let segment_bytes = || wal.segments().iter().map(|segment| segment.bytes).sum::<u64>();
+        for seq in 1..=40 {
+            let commit = WalRecord { first_seq: SeqNo(seq), count: 1, payload: b"commit" };
+            wal.append(std::iter::once(commit)).unwrap();
+            if seq % 3 > 0 {
+                wal.sync().unwrap();
+            }
+            assert_eq!(wal.live_bytes(), segment_bytes(), "after commit {seq}");
+        }
+        assert!(wal.segment_count() > 3);
+        wal.restart_in_new_segment(SeqNo(50)).unwrap();
+        assert_eq!(wal.live_bytes(), segment_bytes());
+    }
 }
