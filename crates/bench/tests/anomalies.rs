@@ -18,14 +18,17 @@ trait Tx {
     fn commit(self: Box<Self>) -> bool;
 }
 
+/// Starts a transaction.
+type Begin<'a> = dyn Fn() -> Box<dyn Tx + 'a> + 'a;
+
 /// A scenario with its own keys `1` and `2`, which have the values `10` and `20` at the start.
-struct Scenario<'a> {
-    begin: &'a dyn Fn() -> Box<dyn Tx + 'a>,
+struct Scenario<'s, 'a> {
+    begin: &'s Begin<'a>,
     prefix: &'static str,
     reads_for_update: bool,
 }
 
-impl<'a> Scenario<'a> {
+impl<'a> Scenario<'_, 'a> {
     fn begin(&self) -> Box<dyn Tx + 'a> {
         (self.begin)()
     }
@@ -53,7 +56,7 @@ impl<'a> Scenario<'a> {
 }
 
 /// Writes of two transactions are interleaved.
-fn g0(it: &Scenario<'_>) -> bool {
+fn g0(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     it.put(&mut *one, "1", "11");
     it.put(&mut *two, "1", "12");
@@ -66,7 +69,7 @@ fn g0(it: &Scenario<'_>) -> bool {
 }
 
 /// A write of a discarded transaction is read.
-fn g1a(it: &Scenario<'_>) -> bool {
+fn g1a(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     it.put(&mut *one, "1", "101");
     let before = it.get(&mut *two, "1");
@@ -75,7 +78,7 @@ fn g1a(it: &Scenario<'_>) -> bool {
 }
 
 /// A value that its writer replaced before the commit is read.
-fn g1b(it: &Scenario<'_>) -> bool {
+fn g1b(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     it.put(&mut *one, "1", "101");
     let before = it.get(&mut *two, "1");
@@ -85,7 +88,7 @@ fn g1b(it: &Scenario<'_>) -> bool {
 }
 
 /// Two transactions each read a write of the other one.
-fn g1c(it: &Scenario<'_>) -> bool {
+fn g1c(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     it.put(&mut *one, "1", "11");
     it.put(&mut *two, "2", "22");
@@ -95,7 +98,7 @@ fn g1c(it: &Scenario<'_>) -> bool {
 }
 
 /// A transaction reads one write of a commit and then misses another one.
-fn otv(it: &Scenario<'_>) -> bool {
+fn otv(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     it.put(&mut *one, "1", "11");
     it.put(&mut *one, "2", "19");
@@ -112,7 +115,7 @@ fn otv(it: &Scenario<'_>) -> bool {
 }
 
 /// A second read of a range returns other keys.
-fn pmp(it: &Scenario<'_>) -> bool {
+fn pmp(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     let before = it.keys(&mut *one);
     it.put(&mut *two, "3", "30");
@@ -121,7 +124,7 @@ fn pmp(it: &Scenario<'_>) -> bool {
 }
 
 /// An update of a key is lost.
-fn p4(it: &Scenario<'_>) -> bool {
+fn p4(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     let reads = [it.get(&mut *one, "1"), it.get(&mut *two, "1")];
     it.put(&mut *one, "1", "11");
@@ -132,7 +135,7 @@ fn p4(it: &Scenario<'_>) -> bool {
 }
 
 /// A transaction reads two keys in different states.
-fn g_single(it: &Scenario<'_>) -> bool {
+fn g_single(it: &Scenario<'_, '_>) -> bool {
     let mut one = it.begin();
     let first = it.get(&mut *one, "1");
     let mut two = it.begin();
@@ -143,7 +146,7 @@ fn g_single(it: &Scenario<'_>) -> bool {
 }
 
 /// Two transactions each read a key that the other one writes.
-fn g2_item(it: &Scenario<'_>) -> bool {
+fn g2_item(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     for tx in [&mut one, &mut two] {
         assert_eq!(["1", "2"].map(|key| it.get(&mut **tx, key)), ["10", "20"]);
@@ -155,7 +158,7 @@ fn g2_item(it: &Scenario<'_>) -> bool {
 }
 
 /// Two transactions each read a range to which the other one adds a key.
-fn g2(it: &Scenario<'_>) -> bool {
+fn g2(it: &Scenario<'_, '_>) -> bool {
     let (mut one, mut two) = (it.begin(), it.begin());
     for tx in [&mut one, &mut two] {
         assert_eq!(it.keys(&mut **tx), Vec::<String>::new());
@@ -166,31 +169,38 @@ fn g2(it: &Scenario<'_>) -> bool {
     one && two
 }
 
-/// Returns the anomalies that occur. The last two scenarios read with `get_for_update`.
-fn anomalies<'a>(begin: &'a dyn Fn() -> Box<dyn Tx + 'a>) -> Vec<&'static str> {
-    let plain: [(&str, fn(&Scenario<'_>) -> bool); 10] = [
-        ("G0", g0),
-        ("G1a", g1a),
-        ("G1b", g1b),
-        ("G1c", g1c),
-        ("OTV", otv),
-        ("PMP", pmp),
-        ("P4", p4),
-        ("G-single", g_single),
-        ("G2-item", g2_item),
-        ("G2", g2),
-    ];
-    let for_update: [(&str, fn(&Scenario<'_>) -> bool); 2] =
-        [("P4 for update", p4), ("G2-item for update", g2_item)];
-    let scenarios = plain.map(|one| (one, false)).into_iter();
-    let scenarios = scenarios.chain(for_update.map(|one| (one, true)));
-    let occurs = scenarios.filter(|((name, runs), reads_for_update)| {
+/// Returns whether the anomaly of a scenario occurs.
+type Test = fn(&Scenario<'_, '_>) -> bool;
+
+/// Tests of anomalies with plain reads.
+const TESTS: [(&str, Test); 10] = [
+    ("G0", g0),
+    ("G1a", g1a),
+    ("G1b", g1b),
+    ("G1c", g1c),
+    ("OTV", otv),
+    ("PMP", pmp),
+    ("P4", p4),
+    ("G-single", g_single),
+    ("G2-item", g2_item),
+    ("G2", g2),
+];
+
+/// Tests of anomalies in transactions that read the keys that they write with `get_for_update`.
+const TESTS_FOR_UPDATE: [(&str, Test); 2] =
+    [("P4 for update", p4), ("G2-item for update", g2_item)];
+
+/// Returns the names of the anomalies that occur.
+fn anomalies(begin: &Begin<'_>) -> Vec<&'static str> {
+    let plain = TESTS.into_iter().map(|test| (test, false));
+    let for_update = TESTS_FOR_UPDATE.into_iter().map(|test| (test, true));
+    let occurs = plain.chain(for_update).filter(|((name, test), reads_for_update)| {
         let it = Scenario { begin, prefix: name, reads_for_update: *reads_for_update };
         let mut start = it.begin();
         it.put(&mut *start, "1", "10");
         it.put(&mut *start, "2", "20");
         assert!(start.commit());
-        runs(&it)
+        test(&it)
     });
     occurs.map(|((name, _), _)| name).collect()
 }
