@@ -2,6 +2,7 @@
 
 mod archives;
 mod crashes;
+mod damaged_archives;
 mod fault_store;
 mod interleavings;
 mod point_in_time;
