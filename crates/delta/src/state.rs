@@ -50,7 +50,8 @@ pub struct StoreState {
     /// Not durable.
     pub next_due_key: Mutex<Bytes>,
     pub buckets_max: usize,
-    /// Memory limit for bucket indexes, filters, fingerprints and tails, in bytes.
+    /// Memory limit for bucket indexes, filters, fingerprints and tails, in bytes. `None` if the database states no budget.
+    /// Tails then have their smallest size.
     bucket_memory_bytes: Option<u64>,
 }
 

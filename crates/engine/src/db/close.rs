@@ -123,64 +123,27 @@ fn release_lock(inner: &DbInner) {
 
 #[cfg(test)]
 mod tests {
-    use lsmx_compaction::{
-        CompactionPolicy, Debt, Job, JobInput, JobKind, JobReason, Level, OutputTarget,
-        RunningJobs, SplitRule, TreeShape,
-    };
-
     use super::*;
     use crate::db::Db;
     use crate::ingest::BulkLoadOptions;
+    use crate::jobs::compaction::pick::tests::DroppingPolicy;
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
-
-    const L0: Level = Level(0);
-
-    /// Policy that stops writes at two runs of L0, and then drops the oldest run.
-    #[derive(Debug)]
-    struct DropOldestRun;
-
-    impl CompactionPolicy for DropOldestRun {
-        fn name(&self) -> &str {
-            "drop-oldest-run"
-        }
-
-        fn pick(&self, shape: &TreeShape, _: &RunningJobs) -> Option<Job> {
-            let oldest = shape.runs_of(L0).last().filter(|_| self.must_stop_writes(shape))?;
-            Some(Job {
-                kind: JobKind::Drop,
-                inputs: vec![JobInput::from_run(L0, oldest)],
-                target: OutputTarget::oldest_run(L0),
-                split: SplitRule::by_size(1),
-                reason: JobReason::custom("L0 has two runs"),
-            })
-        }
-
-        fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
-            Debt::default()
-        }
-
-        fn must_stop_writes(&self, shape: &TreeShape) -> bool {
-            shape.runs_of(L0).len() >= 2
-        }
-
-        fn can_drop_data(&self) -> bool {
-            true
-        }
-    }
 
     /// Bug: a close waited up to one minute for an ingest that waited for the release of a snapshot.
     #[test]
     fn close_ends_ingest_that_waits_for_release_of_snapshot() {
         for seed in 0..4 {
-            let defaults = KeyspaceOptions::default().policy(Arc::new(DropOldestRun));
+            let policy = Arc::new(DroppingPolicy { stop_runs: Some(2), ..Default::default() });
+            let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
             let background = Background::Stepped { seed, workers: 1 };
             let options = Options::default().background(background).keyspace_defaults(defaults);
             let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
             db.put("a", "1").unwrap();
             db.flush().unwrap();
             let snapshot = db.snapshot();
+            policy.picks_left.store(1_000, Ordering::Relaxed);
             db.put("b", "1").unwrap();
             db.flush().unwrap();
             db.wait_idle().unwrap();

@@ -456,4 +456,4 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -342,11 +342,11 @@ fn overdue_garbage_of_quarantined_blob_files_does_not_make_blob_gc_urgent() {
 
 /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.
 #[derive(Debug, Default)]
-struct DroppingPolicy {
+pub(crate) struct DroppingPolicy {
     /// Number of further picks that return a job.
-    picks_left: AtomicU64,
+    pub(crate) picks_left: AtomicU64,
     /// Number of L0 runs at which writes stop. `None` if they never stop.
-    stop_runs: Option<usize>,
+    pub(crate) stop_runs: Option<usize>,
 }
 
 impl CompactionPolicy for DroppingPolicy {
